@@ -61,7 +61,7 @@ def train(config: Config | Mapping[str, Any]) -> Result:
     Raises:
         mlm.base.errors.ConfigError: a field or its value is wrong, or the directory holds another run.
         mlm.training.run.hooks.DivergenceError: the loss is not finite.
-        mlm.training.run.preemption.RunStopped: a signal stopped the run; the same call continues it.
+        mlm.base.errors.RunStopped: a signal stopped the run; the same call continues it.
 
     Examples:
         >>> result = mlm.train({"mask.rate": 0.4, "train.steps": 100, "workdir": "runs/a"})

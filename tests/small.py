@@ -352,7 +352,7 @@ def stop_at(cfg: config.Config, step: int) -> None:
     """Trains up to a step, where the run is asked to stop."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == step)
-        with pytest.raises(preemption.RunStopped):
+        with pytest.raises(errors.RunStopped):
             train_config(cfg)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mlm.base import errors
-from mlm.data.tasks import blimp
 from mlm.evaluation import minimal_pairs
 from mlm.inference.pseudo_likelihood import METRICS
 
@@ -29,15 +28,15 @@ def folder(tmp_path):
 
 def test_a_part_of_a_suite_with_the_table_of_all_is_read_and_says_what_it_lacks(folder, caplog):
     (folder / "paradigms.tsv").write_text("UID\tlinguistics_term\nwh_island\tislands\nadjunct_island\tislands\n")
-    assert [one.name for one in blimp.read_suite(folder).paradigms] == ["wh_island"]
+    assert [one.name for one in minimal_pairs.read_suite(folder).paradigms] == ["wh_island"]
     assert "lacks 1 of its 2 paradigms: adjunct_island" in caplog.text
 
 
 def test_pairs_are_read_good_before_bad_with_the_papers_phenomena(folder):
-    trans, island = blimp.read_suite(folder).paradigms
+    trans, island = minimal_pairs.read_suite(folder).paradigms
     assert trans == ("animate_subject_trans", "argument_structure", ["A man sang.", "A pan sang."])
     assert island == ("wh_island", "island_effects", ["Who hid?", "Hid who?", "Who won?", "Won who?"])
-    assert blimp.read_suite(folder, ["wh_island"], max_pairs=1).paradigms == [
+    assert minimal_pairs.read_suite(folder, ["wh_island"], max_pairs=1).paradigms == [
         island._replace(sentences=island.sentences[:2])
     ]
 
@@ -50,8 +49,8 @@ def test_pairs_are_read_good_before_bad_with_the_papers_phenomena(folder):
             r"line 1: no key 'sentence_good', .*did you mean 'sentence_god'\?$",
         ),
         (lines(("a", "b"), linguistics_term="x") + '{"sentence_good": "a"}\n', r"line 2: no key 'sentence_bad'"),
-        (lines(("a", " "), linguistics_term="x"), r"line 1: sentence_bad = ' ': expected a text$"),
-        (lines(("a", 3), linguistics_term="x"), r"line 1: sentence_bad = 3: expected a text$"),
+        (lines(("a", " "), linguistics_term="x"), r"line 1: sentence_bad = ' ': expected a text that is not blank$"),
+        (lines(("a", 3), linguistics_term="x"), r"line 1: sentence_bad = 3: expected a text that is not blank$"),
         ("\n\n", r"expected a file of minimal pairs; this one is empty$"),
         ("a\tb\n", r"wh_island.jsonl, line 1, column 1: .*; expected JSON$"),
     ],
@@ -59,14 +58,14 @@ def test_pairs_are_read_good_before_bad_with_the_papers_phenomena(folder):
 def test_a_wrong_line_is_named(folder, text, message):
     (folder / "wh_island.jsonl").write_text(text)
     with pytest.raises(errors.ConfigError, match=message) as error:
-        blimp.read_suite(folder)
+        minimal_pairs.read_suite(folder)
     assert "\n" not in str(error.value)
 
 
 def test_a_suite_is_called_by_its_folder_and_known_by_all_its_sentences(folder, tmp_path):
-    found = blimp.read_suite(folder)
-    assert found.name == folder.name and blimp.read_suite(folder, suite_name="mine").name == "mine"
-    part = blimp.read_suite(folder, ["wh_island"], max_pairs=1)  # asks less of the same suite
+    found = minimal_pairs.read_suite(folder)
+    assert found.name == folder.name and minimal_pairs.read_suite(folder, suite_name="mine").name == "mine"
+    part = minimal_pairs.read_suite(folder, ["wh_island"], max_pairs=1)  # asks less of the same suite
     assert (part.name, part.sha256) == found[:2] and minimal_pairs.list_cases(part)[
         0
     ].name == f"{minimal_pairs.format_key(found)}/wh_island"
@@ -74,28 +73,28 @@ def test_a_suite_is_called_by_its_folder_and_known_by_all_its_sentences(folder, 
     odd.mkdir()
     for file in folder.glob("*.jsonl"):
         (odd / file.name).write_text(file.read_text())
-    again = blimp.read_suite(odd)
+    again = minimal_pairs.read_suite(odd)
     assert again.name == "two-words" and again.sha256 == found.sha256
     (odd / "wh_island.jsonl").write_text((odd / "wh_island.jsonl").read_text().replace("Won who?", "Won whom?"))
-    other = blimp.read_suite(odd, suite_name=found.name)
+    other = minimal_pairs.read_suite(odd, suite_name=found.name)
     assert other.sha256 != found.sha256 and not {part.name for part in minimal_pairs.list_cases(other)} & {
         part.name for part in minimal_pairs.list_cases(found)
     }
     for name in ("a/b", "a b", "../x", "a\n"):
         with pytest.raises(errors.ConfigError, match=r"^--suite = .*: expected a name of letters, digits"):
-            blimp.read_suite(folder, suite_name=name)
+            minimal_pairs.read_suite(folder, suite_name=name)
 
 
 def test_the_whole_of_blimp_is_called_so_wherever_it_lies(tmp_path):
     names = [
-        *blimp.SAMPLE_PARADIGMS,
-        *(f"p{number}" for number in range(blimp.NUM_PARADIGMS - len(blimp.SAMPLE_PARADIGMS))),
+        *minimal_pairs.SAMPLE_PARADIGMS,
+        *(f"p{number}" for number in range(minimal_pairs.NUM_PARADIGMS - len(minimal_pairs.SAMPLE_PARADIGMS))),
     ]
     for name in names:
-        (tmp_path / f"{name}.jsonl").write_text(lines(("a", "b"), linguistics_term="x") * blimp.NUM_PAIRS)
-    assert blimp.read_suite(tmp_path).name == blimp.read_suite(tmp_path, ["p1"], 5).name == "blimp"
+        (tmp_path / f"{name}.jsonl").write_text(lines(("a", "b"), linguistics_term="x") * minimal_pairs.NUM_PAIRS)
+    assert minimal_pairs.read_suite(tmp_path).name == minimal_pairs.read_suite(tmp_path, ["p1"], 5).name == "blimp"
     (tmp_path / "p1.jsonl").write_text(lines(("a", "b"), linguistics_term="x"))
-    assert blimp.read_suite(tmp_path).name == tmp_path.name
+    assert minimal_pairs.read_suite(tmp_path).name == tmp_path.name
 
 
 def answers(truth, rng):

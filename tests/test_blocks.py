@@ -378,7 +378,7 @@ def test_scaled_by_depth_the_last_matrix_of_a_sublayer_starts_smaller(init_std):
 def test_a_block_that_bert_and_gpt_2_lack_is_not_exported_as_theirs(changes, build_config_json):
     fields = {"positions": "learned", "directionality": "bidirectional"}
     if build_config_json is gpt2.build_config_json:
-        fields = gpt2.MODEL_FIELDS
+        fields = gpt2.ARCHITECTURE.model
     assert build_config_json(change_fields(**fields), np.arange(VOCAB))
     (name,) = changes
     with pytest.raises(errors.ConfigError, match=f"^config.model.{name} = .*: expected [^\n]*$"):

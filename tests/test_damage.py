@@ -33,7 +33,7 @@ def runs(tmp_path_factory):
     half = cfg("half")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == 4)
-        with pytest.raises(preemption.RunStopped):
+        with pytest.raises(errors.RunStopped):
             train_config(half)
     return folder, cfg
 

@@ -14,6 +14,7 @@ from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds
 from mlm.models import layers, stack
 from mlm.objectives import heads, masking
+from mlm.training.run import resolution
 from mlm.training.step import optim
 
 
@@ -120,10 +121,17 @@ assert fields.fingerprint(plain) != fields.fingerprint(noisy)
 assert program.make_static_config(plain) == program.make_static_config(noisy)
 config_help.main(["config", "--search=noise"])
 """
+TASK_NAMES = """
+from mlm.evaluation import finetuned_tasks
+
+tuned = resolution.resolve(config.Config(), {"downstream.tasks": "topic"})
+print(*(case.name for case in finetuned_tasks.list_due_cases(tuned)))
+"""
 
 
-def test_a_new_field_is_one_declaration():
-    """Checks, nearest names, conditions, help, fingerprint and static config see it."""
-    done = subprocess.run([sys.executable, "-c", NEW_FIELD], capture_output=True, text=True, check=False)
+def test_a_new_field_is_one_declaration(capsys):
+    """Checks, nearest names, conditions, help, fingerprint and static config see it; scores of before stay in use."""
+    done = subprocess.run([sys.executable, "-c", NEW_FIELD + TASK_NAMES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "noise.share = 0.0 (float)\n    share of noise\n"
+    exec(TASK_NAMES, {"config": config, "resolution": resolution})
+    assert done.stdout == f"noise.share = 0.0 (float)\n    share of noise\n{capsys.readouterr().out}"

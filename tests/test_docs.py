@@ -315,6 +315,27 @@ def test_no_link_is_dead_and_the_search_finds_guides_from_a_folder(site, chromiu
     tab.close()
 
 
+BEYOND_THE_WINDOW = """() => [...document.querySelectorAll("table, pre, img, svg")].filter(element => {
+    const { right, width } = element.getBoundingClientRect();
+    if (!width || right <= innerWidth + 1) return false;
+    for (let box = element.parentElement; box; box = box.parentElement)
+        if (["auto", "scroll"].includes(getComputedStyle(box).overflowX)) return false;
+    return true;
+}).map(element => element.outerHTML.slice(0, 80))"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1440, 390])
+def test_no_page_is_wider_than_its_window(site, chromium, width):
+    tab = chromium.new_page(viewport={"width": width, "height": 844})
+    for page in site.rglob("*.html"):
+        tab.goto(page.as_uri())
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width, page
+        assert tab.evaluate(BEYOND_THE_WINDOW) == [], page
+    tab.close()
+
+
 def test_results_link_each_archive_of_runs():
     names = [path.name.removesuffix(".tar.xz") for path in (ROOT / "experiments" / "figures").glob("*.tar.xz")]
     pages = "".join(path.read_text() for path in RESULTS.glob("*.md"))

@@ -11,11 +11,11 @@ import pytest
 from small import make_letters_config, train_config
 
 from mlm.base import errors, fields, lease
+from mlm.base.errors import RunStopped
 from mlm.evaluation import evaluation_tasks
 from mlm.launch.sweep import sweep_state
 from mlm.training.run import hooks, log, loop, resolution
 from mlm.training.run.directory import RunDirectory
-from mlm.training.run.preemption import RunStopped
 
 GRID = {"downstream.learning_rates": (1e-2, 1e-3), "downstream.epochs": (1.0,)}
 

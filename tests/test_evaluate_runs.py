@@ -15,7 +15,6 @@ import mlm
 from mlm.base import errors, fields, files
 from mlm.base.flag import Flag
 from mlm.cli import evaluate
-from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
 from mlm.evaluation.evaluations import EvaluationCase, make_evaluation
@@ -70,10 +69,13 @@ def suite(run):
     texts = texts[:40]
     assert len(texts) == 40
     sentences = [t for text in texts for t in (text, " ".join(reversed(text.split())))]
-    return texts, blimp.Suite(
+    return texts, minimal_pairs.Suite(
         "order",
         "ab" * 32,
-        [blimp.Paradigm("order_1", "order", sentences[:40]), blimp.Paradigm("order_2", "order", sentences)],
+        [
+            minimal_pairs.Paradigm("order_1", "order", sentences[:40]),
+            minimal_pairs.Paradigm("order_2", "order", sentences),
+        ],
     )
 
 

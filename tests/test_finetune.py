@@ -168,7 +168,7 @@ def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monk
             os.kill(os.getpid(), signal.SIGTERM)
         return now(self, checkpoints, number)
 
-    with monkeypatch.context() as patch, pytest.raises(preemption.RunStopped):
+    with monkeypatch.context() as patch, pytest.raises(errors.RunStopped):
         patch.setattr(preemption.Preemption, "is_requested", stop_at_three)
         loop.train(cfg, packed)
     assert RunDirectory(cfg.workdir).read_result() is None

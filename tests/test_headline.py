@@ -10,7 +10,7 @@ import pages
 import pytest
 
 from experiments import architectures
-from mlm.base import estimates, evaluation_score
+from mlm.base import estimates
 from mlm.report import compare, headline, series, table
 
 
@@ -75,7 +75,7 @@ def test_a_verdict_is_that_of_the_claims(results):
 
 
 def test_an_evaluation_of_fewer_than_half_of_the_models_has_no_column(results):
-    score = evaluation_score.EvaluationScore(evaluation_score.EvaluationMetric("task_topic", "accuracy", "0" * 64), 0.9)
+    score = estimates.EvaluationScore(estimates.EvaluationMetric("task_topic", "accuracy", "0" * 64), 0.9)
     for cells, is_shown in ((("lstm",), False), (("lstm", "gru"), True)):
         evaluated = [
             run | ({"evaluation_scores": [score]} if run["config"]["model.cell"] in cells else {}) for run in results
@@ -125,30 +125,59 @@ def test_an_experiment_s_own_comparisons_come_first(results):
             row["difference"], row["p"] = estimates.Estimate(difference[0], None, None), difference[1]
     columns = [*columns, table.Column("difference", "loss minus AdamW's (nats)", "+.1f"), table.Column("p", "p", ".2g")]
     made = headline.build_headline(results, rows, columns, series.group_runs(results), [])
-    start = "2 of 3 differences (loss minus AdamW's, nats) are more than chance (p below 0.05), the largest: "
+    start = "2 of 3 differences (loss minus AdamW's, nats) are more than chance (p below 0.05): "
     start += "gru +0.4, lstm -0.2. "
     assert made.sentence.startswith(f"{start}Lowest in the mean: {pages.MEMBERS[0]}, ")
     models = [row["model"] for row in rows if "seeds" in row]
     assert [row["model"] for row in made.table.rows][: len(models)] == models
     assert {"difference", "p"} <= {column.name for column in made.table.columns}
     bold = [row["model"] for i, row in enumerate(made.table.rows) if made.row_kinds.get(i) == "best"]
-    assert sorted(bold) == ["gru", "lstm"]
+    assert sorted(bold) == ["gru", "lstm"] and made.tested == ("difference", "p")
+    for row, difference in zip(filter(lambda row: "p" in row, rows), (0.1, 0.2, 0.3), strict=True):
+        row["difference"], row["p"] = estimates.Estimate(difference, None, None), 0.5
+    made = headline.build_headline(results, rows, columns, series.group_runs(results), [])
+    assert made.sentence.startswith(
+        "None of 3 differences (loss minus AdamW's, nats) is more than chance (p below 0.05), though all are positive. "
+    )
 
 
-def test_models_on_different_examples_are_not_ranked_together(results):
-    causal = [
+@pytest.mark.parametrize(
+    ("fields", "labels"),
+    [
+        ({"objective": "causal"}, ("A (mlm)", "B (causal)")),
+        ({"data.corpus": "text", "data.path": "a/b/c.txt"}, ("A (the built-in synthetic language)", "B (b/c.txt)")),
+    ],
+)
+def test_models_on_different_examples_are_not_ranked_together(results, fields, labels):
+    results = [run | {"config": run["config"] | {"data.corpus": "language"}} for run in results]
+    others = [
         run
         | {
-            "config": run["config"]
-            | {"objective": "causal", "workdir": f"causal-{Path(run['config']['workdir']).name}"},
+            "config": run["config"] | fields | {"workdir": f"other-{Path(run['config']['workdir']).name}"},
             "held_out": run["held_out"] | {"mlm_weight": 1 + run["held_out"]["mlm_weight"]},
         }
         for run in results
     ]
-    sentence = make([*results, *causal]).sentence
-    for examples in ("A (mlm)", "B (causal)"):
+    sentence = make([*results, *others]).sentence
+    for examples in labels:
         assert f"On examples {examples}, {pages.MEMBERS[0]}" in sentence
     assert "Scores on different examples do not compare." in sentence
+
+
+def test_a_model_is_named_by_what_its_ranking_does_not_share_and_never_by_its_speed():
+    names = [
+        table.Column("model", "model"),
+        table.Column("text", "text"),
+        table.Column(headline.SPEED, "tokens/s", ",.0f"),
+    ]
+    rows = [
+        {"model": model, "text": text, headline.SPEED: speed, "loss": estimates.Estimate(loss, None, None), "seeds": 1}
+        for speed, (model, text, loss) in enumerate((m, t, n) for t in "ab" for n, m in enumerate(("gru", "lstm")))
+    ]
+    chosen = headline.select_name_columns(rows, [*names, table.Column("seeds", "seeds")])
+    assert [column.name for column in chosen] == ["model", "text"]
+    ranking, loss_score = headline.Ranking(rows[:2], [None, None]), estimates.Score("loss", "loss", ("nats", "weight"))
+    assert headline.describe_ranking(ranking, chosen, loss_score, {}).startswith("gru is ahead")
 
 
 def test_references_stand_from_the_best_on(results):

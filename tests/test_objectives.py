@@ -254,10 +254,7 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
     def kill():
         raise Killed
 
-    for end, seen, step in (
-        (kill, Killed, 3),
-        (lambda: os.kill(os.getpid(), signal.SIGTERM), preemption.RunStopped, 4),
-    ):
+    for end, seen, step in ((kill, Killed, 3), (lambda: os.kill(os.getpid(), signal.SIGTERM), errors.RunStopped, 4)):
         with monkeypatch.context() as patch, pytest.raises(seen):
             patch.setattr(preemption.Preemption, "is_requested", end_at(step, end))
             train_config(parted)

@@ -8,7 +8,7 @@ import optax
 import pytest
 from small import ONE_EACH, build, drawn_config, mark_further, small_config, train_config
 
-from mlm.base import batch_warmup, config, types
+from mlm.base import batch_warmup, config, errors, types
 from mlm.data.rows import pack
 from mlm.models import layers
 from mlm.training.run import loop, preemption, trained_run
@@ -215,7 +215,7 @@ def test_a_run_that_is_stopped_ends_with_the_same_bits_and_evaluates_the_average
     ]
     with monkeypatch.context() as patch:
         patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, step: step == 3)
-        with pytest.raises(preemption.RunStopped):
+        with pytest.raises(errors.RunStopped):
             train_config(cfgs[1])
     results = [train_config(cfg) for cfg in cfgs]
     assert results[0]["evaluation"] == results[1]["evaluation"] and results[0]["tokens"] == results[1]["tokens"]

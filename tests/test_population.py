@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small import make_letters_config, train_config
 
-from mlm.base import fields, files
+from mlm.base import errors, fields, files
 from mlm.launch.sweep import worker
 from mlm.training.run import hooks, loop, preemption, vmapped_runs
 from mlm.training.run.directory import RunDirectory
@@ -82,7 +82,7 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
         (24, lambda: train_config(configs["b"])),
     ):
         request_stop_at(step)
-        with pytest.raises(preemption.RunStopped):
+        with pytest.raises(errors.RunStopped):
             way()
     saved = {
         name: max(int(path.name) for path in (folder / "stopped" / name / "checkpoints").iterdir()) for name in MEMBERS
@@ -98,7 +98,7 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
 def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, monkeypatch):
     ahead, bad = member(folder, "behind", "a"), member(folder, "behind", "b", optim__learning_rate=1e30)
     monkeypatch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == 20)
-    with pytest.raises(preemption.RunStopped):
+    with pytest.raises(errors.RunStopped):
         train_config(ahead)
     monkeypatch.undo()
     assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], hooks.DivergenceError)

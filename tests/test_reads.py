@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from mlm.base import conditional_fields, config, derived_fields, errors, fields
+from mlm.base import conditional_fields, config, errors, fields
 from mlm.cli import sweep, train
 from mlm.data.language import grammar
 from mlm.models import MODELS
@@ -112,7 +112,7 @@ def test_a_derived_field_reads_what_it_depends_on_which_is_derived_before_it():
             reader = Reader(cfg, read.setdefault(row, set()))
             if row.applies(reader):
                 row.derive(reader)
-            cfg = derived_fields.fill_derived_fields([row], cfg)
+            cfg = fields.fill_derived_fields([row], cfg)
         assert cfg == resolution.derive_fields(make_config(choice))
     for i, row in enumerate(rows):
         assert read[row] == set(row.depends_on), row.field

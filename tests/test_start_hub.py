@@ -26,7 +26,7 @@ from mlm.data.rows import pack
 from mlm.models import MODELS
 from mlm.training.run import finetuning_recipe, inheritance, initialization, loop, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
-from mlm.training.run.teacher import load_teacher
+from mlm.training.run.initialization import load_teacher
 from mlm.training.step import program
 
 SHORT = {"pack.seq_len": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_examples": 8}
@@ -310,12 +310,12 @@ class Library(types.ModuleType):
         super().__init__("huggingface_hub")
         self.folder, self.inputs = folder, []
 
-    def snapshot_download(self, name, revision, allow_patterns):
+    def snapshot_download(self, name, repo_type, revision, allow_patterns):
         self.inputs.append((name, revision))
         if self.folder is None:
             raise OSError("no\nnetwork")
         assert {"config.json", "model.safetensors", "tokenizer.json"} < {*allow_patterns}
-        assert not any(pattern.endswith((".bin", "*", ".py")) for pattern in allow_patterns)
+        assert repo_type == "model" and not any(pattern.endswith((".bin", "*", ".py")) for pattern in allow_patterns)
         return str(self.folder)
 
 

@@ -9,10 +9,10 @@ import pytest
 from test_docs import FENCE, PAGES
 
 from mlm.base import config, errors, fields
-from mlm.base.derived_fields import fill_derived_fields
+from mlm.base.fields import fill_derived_fields
 from mlm.cli import evaluate, finetune
-from mlm.data.tasks import blimp, splits, task_file, tasks
-from mlm.evaluation import evaluation_tasks, few_shot, prompts, sentence_similarity
+from mlm.data.tasks import splits, task_file, tasks
+from mlm.evaluation import evaluation_tasks, few_shot, minimal_pairs, prompts, sentence_similarity
 from mlm.evaluation import suite as suites
 from mlm.training.run import finetuning_recipe
 
@@ -183,7 +183,7 @@ def test_the_files_that_the_guides_show_are_read(tmp_path):
     (tmp_path / "mine.toml").write_text(mine)
     found = suites.read_suite(str(tmp_path / "mine.toml"), tmp_path)
     assert [task.name for task in found.tasks] == ["agreement", "reviews"]
-    suite = blimp.read_suite(tmp_path / "agree")
+    suite = minimal_pairs.read_suite(tmp_path / "agree")
     assert suite.name == "agree" and suite.paradigms[0].phenomenon == "agreement"
     keys = {*re.findall(r"\"(\w+)\":\s+\"\.\.\.\"", evaluate.make_parser().format_help())}
     assert keys == {"sentence_good", "sentence_bad", "linguistics_term"} == {*re.findall(r"\"(\w+)\":", lines)}

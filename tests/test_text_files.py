@@ -11,9 +11,9 @@ from test_bad_labelled import GOOD
 
 from mlm.base import config, text_files
 from mlm.cli import floor, use
-from mlm.data.tasks import blimp, splits, task_file
+from mlm.data.tasks import splits, task_file
 from mlm.data.text import corpus, files, parallel_text
-from mlm.evaluation import sentence_scores
+from mlm.evaluation import minimal_pairs, sentence_scores
 from mlm.launch.sweep import submit
 
 TEXT = "the\u2028horse\x85sleeps"  # both end a line for str.splitlines alone
@@ -29,7 +29,7 @@ def flags(path):
 
 
 def read_blimp(path):
-    (paradigm,) = blimp.read_suite(path.parent).paradigms
+    (paradigm,) = minimal_pairs.read_suite(path.parent).paradigms
     return [paradigm.phenomenon, *paradigm.sentences]
 
 

@@ -172,7 +172,7 @@ def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder,
         patch.setattr(hooks.DivergenceCheck, "on_metrics", diverge)
         train_config(cfg)
     assert read_wandb_exits(cfg.workdir) == [1] and read_mlflow_status(cfg.workdir) == "FAILED"
-    with monkeypatch.context() as patch, pytest.raises(preemption.RunStopped):
+    with monkeypatch.context() as patch, pytest.raises(errors.RunStopped):
         patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, step: step == 5)
         train_config(cfg)
     assert read_wandb_exits(cfg.workdir) == [1, 143] and read_mlflow_status(cfg.workdir) == "KILLED"

@@ -1,10 +1,14 @@
 """Errors of bad input: one line that names the field, its value, the expected values and the closest valid name."""
 
+import contextlib
 import difflib
+import functools
 import math
 import operator
 import reprlib
-from collections.abc import Collection, Iterable
+import signal
+import types
+from collections.abc import Collection, Generator, Iterable, Mapping
 from typing import Any
 
 from mlm.base.config import Bounds
@@ -17,6 +21,14 @@ class ConfigError(ValueError):
     """A bad value of a config field, flag or file; the message is one line."""
 
 
+class RunStopped(Exception):
+    """The run was stopped by `signal`; it saved its state first, and the same command continues it."""
+
+    def __init__(self, message: str, number: int | None):
+        super().__init__(message)
+        self.signal = number or signal.SIGTERM
+
+
 def require(condition: bool, field: str, value: Any, expected: str) -> None:
     """Raises ConfigError that names the field, its value and what was expected, unless the condition holds."""
     if not condition:
@@ -27,6 +39,19 @@ def require_field(cfg: Any, name: str, condition: bool, expected: str, since: st
     """`require` of a field of a config by its dotted name, such as "mask.rate"; since: the field that is the reason."""
     reason = f", since config.{since} is {operator.attrgetter(since)(cfg)}" if since else ""
     require(condition, f"config.{name}", operator.attrgetter(name)(cfg), expected + reason)
+
+
+@contextlib.contextmanager
+def name_place(place: str, names: Mapping[str, str] = types.MappingProxyType({})) -> Generator[None]:
+    """An error of bad input within it begins with the place: a file, a point, a phase.
+
+    names: what the place calls what the error calls otherwise.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        message = functools.reduce(lambda text, name: text.replace(name, names[name]), names, str(error))
+        raise ConfigError(f"{place}: {message}") from None
 
 
 def format_value(value: Any) -> str:

@@ -232,3 +232,33 @@ def mean_share_interval(shares: Sequence[float], items: Sequence[int]) -> tuple[
     variance = float((smooth_S * (1 - smooth_S) / items_S).sum()) / len(share_S) ** 2
     if_equal = len(share_S) ** 2 / float((1 / items_S).sum())  # the number of items if all shares are the same
     return wilson_interval(mean, mean * (1 - mean) / variance if variance > 0 else if_equal)
+
+
+class EvaluationMetric(NamedTuple):
+    """What several runs can have in common: a metric on identical texts or tasks."""
+
+    name: str  # key of the table's column
+    title: str
+    sha256: str  # of the texts and settings of the evaluation
+    subject: str = ""  # the data that is evaluated on, which stands before the title
+    unit: str = ""
+    format: str = ".3f"
+    bounds: tuple[float, float] = UNBOUNDED  # lowest and highest possible value
+    better: int = 1  # +1: higher is better, -1: lower is better, 0: neither
+    variant: str | None = None  # settings of a fine-tuning, separated by spaces; None: no fine-tuning
+    log_scale: bool = False  # charts show it on a logarithmic axis
+
+
+class EvaluationScore(NamedTuple):
+    """The result of an evaluation of one run."""
+
+    metric: EvaluationMetric
+    value: float | None  # None: undefined
+    error: float | None = None  # standard error over examples
+    note: str = ""  # about the evaluation, for the note below the table
+    undefined: str = ""  # why it is undefined
+    values: tuple[float, ...] = ()  # over fine-tuning seeds, whose mean is `value`
+    failed: tuple[int, ...] = ()  # the fine-tuning seeds without success
+    references: Mapping[str, float] = {}
+    baseline: str = ""  # the reference that a run should not be below
+    interval: tuple[float, float] | None = None  # 95%, over examples, of a score without an error

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from types import ModuleType
 
 from mlm.base import errors
@@ -20,6 +21,20 @@ def import_extra(module: str, extra: str, field: str) -> ModuleType:
         other = error.name is not None and error.name.partition(".")[0] != package
         reason = f" ({errors.first_line(error)})" if other else ""
         raise errors.ConfigError(f"{field}: expected {format_hint(package, extra)}{reason}") from None
+
+
+def download_from_hub(field: str, path: str, patterns: Sequence[str], kind: str = "model") -> str:
+    """The local folder with the files of ORG/NAME[@REVISION] on huggingface.co; kind: or "dataset".
+
+    field: what needs it, for errors. Raises ConfigError if that fails.
+    """
+    hub, (name, _, revision) = import_extra("huggingface_hub", "hub", field), path.partition("@")
+    try:
+        return hub.snapshot_download(name, repo_type=kind, revision=revision or None, allow_patterns=list(patterns))
+    except Exception as error:  # of the network, the name, the server, the disk
+        expected = f"the name of a {kind} on huggingface.co, and a network"
+        reason = errors.first_line(error)
+        raise errors.ConfigError(f"{field}: cannot be downloaded ({reason}); expected {expected}") from None
 
 
 def is_installed(package: str) -> bool:

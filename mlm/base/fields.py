@@ -1,4 +1,4 @@
-"""Config fields by dotted name: list, override and check them; a run's fingerprint and identity."""
+"""Config fields by dotted name: list, override, derive and check them; a run's fingerprint and identity."""
 
 # A tuple's elements are of no declared type.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -10,7 +10,7 @@ import math
 import operator
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
@@ -144,6 +144,28 @@ def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
     return replace_values(config, replaced)
 
 
+class DerivedField(NamedTuple):
+    """A field that takes its value from others, which are derived before it, as long as it has its default."""
+
+    field: str  # dotted name
+    depends_on: tuple[str, ...]
+    derive: Callable[[Config], Any]  # its value; raises ConfigError where a field that it depends on is wrong
+    applies: Callable[[Config], bool] = lambda cfg: True  # whether it is derived at all
+    # Whether its default is a value like any other, and not one that stands for the derived one, such as 0 or "". A
+    # user who sets it means it.
+    default_is_choice: bool = False
+
+
+def fill_derived_fields(derived_fields: Iterable[DerivedField], cfg: Config, names: Collection[str] = ()) -> Config:
+    """The config with values for those of the fields that have their default; names: of fields that somebody set."""
+    for row in derived_fields:
+        if row.applies(cfg) and not (row.default_is_choice and row.field in names):
+            value = row.derive(cfg)
+            if value != operator.attrgetter(row.field)(cfg) == DEFAULT[row.field]:
+                cfg = override(cfg, {row.field: value})
+    return cfg
+
+
 def parse_number(kind: Callable[[str], Any], text: str) -> Any:
     """The number in a text. Raises ValueError for any other text, and for digits that are not 0 to 9."""
     if not text.isascii():
@@ -232,14 +254,19 @@ def _check_text(name: str, value: str, choices: Collection[str]) -> None:
         require_one_of(name, value, choices)
 
 
-def fingerprint(config: Config) -> str:
-    """Twelve hexadecimal digits of everything that can change the result of a resolved config: fields and random draws.
+def select_changed(config: Config) -> dict[str, Any]:
+    """The fields that can change a result and are not at their first default, flat.
 
-    Fields at their first default are left out, so that neither a new field whose default keeps the old behavior nor a
-    default that changes renames a run.
+    What is named by them keeps its name where a field is new and its default keeps the old behavior, and where a
+    default changes.
     """
     values = flatten(config, results_only=True).items()
-    changed = {name: value for name, value in values if value != FIRST_DEFAULT.get(name, DEFAULT[name])}
+    return {name: value for name, value in values if value != FIRST_DEFAULT.get(name, DEFAULT[name])}
+
+
+def fingerprint(config: Config) -> str:
+    """Twelve hexadecimal digits of all that can change the result of a resolved config: fields and random draws."""
+    changed = select_changed(config)
     masks_words = config.mask.unit != "token" or config.eval.mask_unit != "token"
     versions = RNG_VERSIONS | (WORD_MASKS if masks_words and config.tokenizer.kind != "words" else {})
     return hashlib.sha256(json.dumps([changed, versions], sort_keys=True).encode()).hexdigest()[:12]

@@ -117,6 +117,18 @@ def read_regular_file(path: Path, max_bytes: int = MAX_REGULAR_BYTES) -> bytes:
     return DISK.read(path, max_bytes)
 
 
+def read_json_object(path: Path) -> dict[str, Any]:
+    """A JSON object in a file that somebody else made. Raises ConfigError for a missing file and for anything else."""
+    try:
+        content = json.loads(read_regular_file(path))
+    except OSError as error:
+        raise errors.ConfigError(f"{path}: expected a file ({describe_error(error)})") from None
+    except (ValueError, RecursionError) as error:
+        raise errors.ConfigError(f"{path}: expected JSON ({errors.first_line(error)})") from None
+    errors.require(isinstance(content, dict), str(path), content, "a JSON object")
+    return content
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text file in one piece: readers see the old one or the new one."""
     with atomic_write(path) as temporary:

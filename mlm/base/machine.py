@@ -2,33 +2,10 @@
 
 import os
 import platform
+import tomllib
 from pathlib import Path
 
-# Dense bfloat16 FLOP/s of a device as JAX counts them, by generation; a tpu7x chip is two devices. The sources are
-# named in mlm/launch/cluster/accelerators.toml.
-PEAK_FLOPS = {
-    "v4": 275e12,
-    "v5e": 197e12,
-    "v5p": 459e12,
-    "v6e": 918e12,
-    "tpu7x": 2307e12 / 2,
-    "A100": 312e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "B200": 2250e12,
-}
-# A generation by what its device_kind begins with, a longer beginning first.
-DEVICE_KINDS = {
-    "TPU v4": "v4",
-    "TPU v5 lite": "v5e",
-    "TPU v5": "v5p",
-    "TPU v6 lite": "v6e",
-    "TPU7x": "tpu7x",
-    "NVIDIA A100-SXM": "A100",
-    "NVIDIA H100 80GB HBM3": "H100",  # the SXM module; others are slower
-    "NVIDIA H200": "H200",
-    "NVIDIA B200": "B200",
-}
+CHIPS = tomllib.loads(Path(__file__).with_name("chips.toml").read_text(encoding="utf-8"))  # accelerators
 
 
 def cache_folder(name: str) -> str:
@@ -46,5 +23,5 @@ def name_processor() -> str:
 
 def find_peak_flops(device_kind: str) -> float | None:
     """The dense bfloat16 FLOP/s of a device, by its device_kind; None for a device without an entry, such as a CPU."""
-    kind = next((kind for kind in DEVICE_KINDS if device_kind.startswith(kind)), None)
-    return PEAK_FLOPS[DEVICE_KINDS[kind]] if kind else None
+    fitting = [chip for chip in CHIPS.values() if device_kind.startswith(chip["device_kind"])]
+    return max(fitting, key=lambda chip: len(chip["device_kind"]))["flops"] if fitting else None

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from mlm.base import batch_warmup, errors, fields
 from mlm.base.config import Config
-from mlm.base.derived_fields import DerivedField
+from mlm.base.fields import DerivedField
 
 # Of config.phases -> the field of which it has each phase's value.
 PHASE_FIELDS = {

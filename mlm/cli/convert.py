@@ -52,7 +52,7 @@ def make_parser() -> command.CommandParser:
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     args = make_parser().parse_words(words[1:])
-    from mlm.models.hub import settings, tensors
+    from mlm.models.hub import tensors
 
     folder, out = Path(args.folder), Path(args.out)
     pickles, index = sorted(folder.glob(PICKLE_GLOB)), folder / tensors.PICKLE_INDEX_FILE
@@ -68,7 +68,7 @@ def main(words: list[str]) -> None:
     command.raise_on_interrupt()
     arrays = {name: array for path in pickles for name, array in read_pickle(path).items()}
     if index.exists():
-        missing = min(settings.read_json(index)["weight_map"].keys() - arrays.keys(), default=None)
+        missing = min(files.read_json_object(index)["weight_map"].keys() - arrays.keys(), default=None)
         errors.require(missing is None, f"{index}: weight_map", missing, "a tensor of these files")
     with files.atomic_folder(out) as temporary:
         for path in folder.iterdir():

@@ -114,7 +114,11 @@ def run_command(words: list[str]) -> None:
     command.check_encoding(words)
     command.configure_logs(has_progress=words[0] in ("pack", "train", "finetune"))
     command.hide_orbax_threads()
-    importlib.import_module(f"mlm.cli.{COMMANDS[words[0]][0]}").main(words)
+    try:
+        importlib.import_module(f"mlm.cli.{COMMANDS[words[0]][0]}").main(words)
+    except errors.RunStopped as stop:
+        print(stop)
+        sys.exit(128 + stop.signal)
 
 
 def describe_command(name: str, example: str) -> str:

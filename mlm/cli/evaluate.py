@@ -166,7 +166,6 @@ def evaluate_suites(args, overrides: dict) -> None:
     out = use.check_output(args.out, ".csv", ".jsonl") if args.out else None
     from mlm.evaluation import suite
     from mlm.report.table import to_markdown
-    from mlm.training.run.preemption import RunStopped
 
     command.raise_on_interrupt()
     suites = [suite.read_suite(name, Path(args.data).expanduser()) for name in args.suite.split(",")]
@@ -185,9 +184,6 @@ def evaluate_suites(args, overrides: dict) -> None:
                 scores.append(one)
                 if one.is_new:
                     print(f"{model}: {one.describe()}", flush=True)
-        except RunStopped as stop:
-            print(stop)
-            sys.exit(128 + stop.signal)
         except errors.ConfigError as error:
             if len(models) == 1:
                 raise

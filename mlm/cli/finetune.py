@@ -1,6 +1,5 @@
 """mlm finetune: fine-tunes a trained run or a Hugging Face folder on a task."""
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -68,7 +67,6 @@ def main(words: list[str]) -> None:
     from mlm.evaluation import engine, text_baseline
     from mlm.training.run import finetuning_recipe, hooks, log
     from mlm.training.run.directory import RunDirectory
-    from mlm.training.run.preemption import RunStopped
 
     command.raise_on_interrupt()
     *base, command_line = config_flags.load_layers()
@@ -89,9 +87,6 @@ def main(words: list[str]) -> None:
     engine.check(cfg)
     try:
         result = engine.train(cfg, packed)
-    except RunStopped as stop:
-        print(stop)
-        sys.exit(128 + stop.signal)
     except hooks.DivergenceError as error:
         command.exit_with_line(1, f"error: {error}")
     directory, first = RunDirectory(cfg.workdir), read_first_score(result)

@@ -161,7 +161,6 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     from mlm.evaluation import engine
     from mlm.training.run import hooks, log
     from mlm.training.run.directory import RunDirectory
-    from mlm.training.run.preemption import RunStopped
     from mlm.training.step import optim
 
     with rendezvous.agreement(processes) as facts:
@@ -184,9 +183,6 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
         if args.extend_to or processes.is_multiprocess or not engine.can_extend(cfg, packed):
             raise
         raise errors.ConfigError(f"{error}, or --extend_to={cfg.train.steps}, which extends the run there") from None
-    except RunStopped as stop:
-        print(stop)
-        sys.exit(128 + stop.signal)
     except hooks.DivergenceError as error:
         heartbeat.send_heartbeat(heartbeat.FATAL, 0)
         jax.distributed.shutdown()  # waits for the others, which diverge at the same step

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.estimates import normal_interval
-from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.estimates import EvaluationMetric, EvaluationScore, normal_interval
 from mlm.base.special import NUM_SPECIAL
 from mlm.evaluation import sentence_similarity
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results

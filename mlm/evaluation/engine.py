@@ -10,7 +10,6 @@ from mlm.data.rows import mixture, pack
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import checkpoint, extension, loop, trained_run
 from mlm.training.run.directory import RunDirectory, pin_kernels
-from mlm.training.run.preemption import RunStopped
 from mlm.training.step import program
 
 
@@ -29,7 +28,7 @@ def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
     try:
         evaluation_tasks.finish_evaluations(cfg, packed)
     except KeyboardInterrupt:
-        raise RunStopped(
+        raise errors.RunStopped(
             f"{cfg.workdir} is trained; the same command runs the missing evaluations", signal.SIGINT
         ) from None
     return result

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mlm.base import config
-from mlm.base.evaluation_score import EvaluationScore
+from mlm.base.estimates import EvaluationScore
 from mlm.evaluation import (
     anisotropy,
     context_range,

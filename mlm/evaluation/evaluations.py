@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tqdm
 
 from mlm.base import config, errors, fields, files
-from mlm.base.evaluation_score import EvaluationScore
+from mlm.base.estimates import EvaluationScore
 from mlm.data.rows import pack
 from mlm.inference import batching, forward_passes
 from mlm.report.table import Column

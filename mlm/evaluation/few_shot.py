@@ -17,8 +17,7 @@ import numpy as np
 
 from mlm import objectives
 from mlm.base import config, errors, files, types
-from mlm.base.estimates import FRACTION, estimate_mean
-from mlm.base.evaluation_score import EvaluationScore
+from mlm.base.estimates import FRACTION, EvaluationScore, estimate_mean
 from mlm.base.types import StaticConfig
 from mlm.evaluation import prompts, sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_summary, group_results

@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mlm.base import config, fields, files
-from mlm.base.estimates import PERCENT, UNBOUNDED, Score, read_scores
-from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.estimates import PERCENT, UNBOUNDED, EvaluationMetric, EvaluationScore, Score, read_scores
 from mlm.base.storage import get_storage
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, tasks
@@ -59,7 +58,7 @@ def _hash_recipe(cfg: config.Config, trial: finetuning_recipe.Trial, task_fields
     recipe = {name: finetuning_recipe.RECIPE.get(name, fields.DEFAULT[name]) for name in names}
     hashed = {
         name: value
-        for name, value in fields.flatten(fields.override(trial_cfg, recipe), results_only=True).items()
+        for name, value in fields.select_changed(fields.override(trial_cfg, recipe)).items()
         if name in (*finetuning_recipe.RECIPE, "data.labelled.scores") or not name.startswith(UNHASHED_FIELDS)
     }
     encoding = PREPROCESSORS[trial_cfg.objective].format

@@ -23,8 +23,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     cfg = fields.override(run.cfg, {"eval.mask_rate": max(run.cfg.eval.mask_rates)})
     run_program = program.build_program(cfg, packed.dataset_info)
     cfg = fields.override(run.cfg, {"eval.mask_rate": rate})
-    result = {"rate": rate, **compute_scores(cfg, run_program, run.state, packed)}
-    return result
+    return {"rate": rate, **compute_scores(cfg, run_program, run.state, packed)}
 
 
 def compute_scores(cfg: config.Config, run_program: program.Program, state, packed: pack.PackedDataset) -> dict:

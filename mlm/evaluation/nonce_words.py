@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mlm.base import errors
-from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.estimates import EvaluationMetric, EvaluationScore
 from mlm.data.tasks import examples
 from mlm.data.text import records
 from mlm.evaluation import minimal_pairs, sentence_scores, sentence_similarity

@@ -17,8 +17,16 @@ import numpy as np
 
 from mlm import objectives
 from mlm.base import errors, types
-from mlm.base.estimates import PERCENT, Estimate, ItemInterval, SeedRange, compute_score, wilson_interval
-from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.estimates import (
+    PERCENT,
+    Estimate,
+    EvaluationMetric,
+    EvaluationScore,
+    ItemInterval,
+    SeedRange,
+    compute_score,
+    wilson_interval,
+)
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.tasks import splits, task_file, tasks
@@ -40,18 +48,10 @@ get_unsupported_reason = sentence_scores.get_unsupported_reason
 class Prompt(NamedTuple):
     """A task as a text. The pattern's words are separated by spaces; the places stand for the texts and the mask."""
 
-    pattern: str
-    verbalizers: Mapping[str, str]  # a word for each label, by the label's name in the files
+    pattern: str = ""
+    verbalizers: Mapping[str, str] = {}  # a word for each label, by the label's name in the files
 
 
-# From Gao et al. 2021 (arXiv:2012.15723), table 1, for entries of TASKS. Texts stay as they are; the paper's code
-# removes the full stop of a pair's first text and lowercases the first letter of the second.
-PROMPTS = {
-    "sst2": Prompt("{text} It was [MASK] .", {"0": "terrible", "1": "great"}),
-    "cola": Prompt("{text} This is [MASK] .", {"0": "incorrect", "1": "correct"}),
-    "rte": Prompt("{text} ? [MASK] , {second}", {"entailment": "Yes", "not_entailment": "No"}),
-    "mrpc": Prompt("{text} [MASK] , {second}", {"0": "No", "1": "Yes"}),
-}
 SCORE_NAMES = ("accuracy", "f1", "matthews")
 
 
@@ -72,7 +72,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         name: a classification task of TASKS, or a task file (.toml), whose table "prompt" may have a pattern and
             verbalizers.
         folder: the folder of the task's files; a task file says where they are.
-        pattern: replaces that of the task file, or of PROMPTS.
+        pattern: replaces that of the task file, or of TASKS.
         words: replace the verbalizers of these, as `parse_verbalizers` reads them.
 
     Raises:
@@ -87,7 +87,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         errors.require_one_of("--prompt", name, known)
         is_folder = os.path.isdir(os.path.expanduser(folder))
         errors.require(is_folder, "--task_path", folder, f"the folder of {name}'s files")
-        file, default = "", PROMPTS.get(name, Prompt("", {}))
+        file, default = "", Prompt(**tasks.TASKS[name].prompt)
         settings = {"data.task": name, "data.task_path": folder}
         if default.verbalizers:
             settings["data.labelled.labels"] = ",".join(default.verbalizers)

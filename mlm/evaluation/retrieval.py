@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlm.base import errors
-from mlm.base.estimates import FRACTION, compute_ratio, normal_interval
-from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.estimates import FRACTION, EvaluationMetric, EvaluationScore, compute_ratio, normal_interval
 from mlm.data.tasks import examples
 from mlm.data.text import records
 from mlm.evaluation import sentence_similarity

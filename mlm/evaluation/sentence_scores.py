@@ -11,8 +11,7 @@ import numpy as np
 
 from mlm import objectives
 from mlm.base import config, errors, types
-from mlm.base.estimates import Estimate, ItemInterval
-from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.estimates import Estimate, EvaluationMetric, EvaluationScore, ItemInterval
 from mlm.base.special import UNK
 from mlm.data.text import corpus, files
 from mlm.evaluation import evaluations

@@ -13,8 +13,7 @@ import numpy as np
 
 from mlm import models, objectives
 from mlm.base import config, errors, fields, types
-from mlm.base.estimates import compute_score, normal_interval
-from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.estimates import EvaluationMetric, EvaluationScore, compute_score, normal_interval
 from mlm.base.labelled_objectives import LabelKind, has_kind
 from mlm.base.special import CLS, PAD, SEP
 from mlm.data.tasks import splits, task_file, tasks
@@ -74,15 +73,13 @@ def list_cases(field: str, path: str) -> list[EvaluationCase]:
     errors.require(bool(second), f"{path}: text_pair_column", second, "the column of a second text")
     has_pairs = bool(labelled.dev or labelled.test)
     errors.require(has_pairs, f"{path}: dev", labelled.dev, "a file of pairs, here or in test")
-    try:
+    with errors.name_place(f"{field} = {path!r}"):
         source = splits.open_task(cfg)
         pairs = {
             split_name: [[*example.texts, example.label] for example in source.splits[split]()]
             for split_name, split in SPLITS.items()
             if split in source.splits
         }
-    except errors.ConfigError as error:
-        raise errors.ConfigError(f"{field} = {path!r}: {error}") from None
     return [
         EvaluationCase("sts", f"{name}/{split_name}", {"pairs": split_pairs, "format": FORMAT})
         for split_name, split_pairs in pairs.items()

@@ -5,14 +5,12 @@ task_specs.toml, with `path`; `metric` is the score to show, and to choose a fin
 config.downstream, and others by dotted name.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields
-from mlm.base.estimates import Estimate, ItemInterval, estimate_mean
-from mlm.base.evaluation_score import EvaluationScore
+from mlm.base.estimates import Estimate, EvaluationScore, ItemInterval, estimate_mean
 from mlm.data.tasks import examples, splits, task_file, tasks
 from mlm.evaluation import evaluation_tasks, finetuned_tasks, flags
 from mlm.evaluation.evaluations import EvaluationCase
@@ -116,8 +114,7 @@ def read_suite(name: str, data: Path) -> Suite:
         errors.require_one_of("--suite", name, known)
         path = known[name]
     content = task_file.read_toml("--suite", path, "a suite of tasks")
-    for key in content:
-        examples.require_column(key, (*KINDS, "recipe"), path, "key")
+    examples.require_keys(content, (*KINDS, "recipe"), path)
     recipe = _parse_recipe(task_file.read_table(content, "recipe", path), path)
     found: list[SuiteTask] = []
     missing: dict[str, str] = {}
@@ -153,19 +150,10 @@ def _parse_recipe(table: Mapping[str, Any], path: str) -> dict[str, Any]:
             grid[f"downstream.{key}"] = value
     settings = grid | {"downstream.variants": " ".join(words)}
     cfg = fields.override(config.Config(), settings)
-    with _name(f"{path}: recipe"):
+    with errors.name_place(f"{path}: recipe"):
         fields.check_values(cfg)
         downstream.check(cfg)
     return settings
-
-
-@contextlib.contextmanager
-def _name(where: str) -> Iterator[None]:
-    """Errors say where in the file they are."""
-    try:
-        yield
-    except errors.ConfigError as error:
-        raise errors.ConfigError(f"{where}: {error}") from None
 
 
 def _read_zero_shot(settings: Mapping[str, Any], data: Path, where: str):
@@ -179,7 +167,7 @@ def _read_zero_shot(settings: Mapping[str, Any], data: Path, where: str):
                 _require_path(Path(part))
             value = ",".join(parts)
         located[key] = value
-    with _name(where):
+    with errors.name_place(where):
         args = flags.make_arguments(located)
         errors.require(bool(flags.find_evaluations(args)), "keys", dict(settings), "a flag of mlm evaluate as a key")
         return evaluation_tasks.read_flags(args)

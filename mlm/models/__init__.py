@@ -2,7 +2,7 @@
 
 from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
-from mlm.base.derived_fields import DerivedField
+from mlm.base.fields import DerivedField
 from mlm.base.recipe_constants import WINDOW_NEIGHBORS
 from mlm.models import encoder_decoder, feedforward, fused_attention, layers, mixer, platform_kernels, rnn, transformer
 

@@ -4,7 +4,7 @@ import operator
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import list_registry_conditions
-from mlm.base.derived_fields import DerivedField
+from mlm.base.fields import DerivedField
 from mlm.objectives import (
     causal,
     classification,

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.derived_fields import DerivedField
 from mlm.base.estimates import Score
+from mlm.base.fields import DerivedField
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.objectives import masking_units
 

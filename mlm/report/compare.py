@@ -275,7 +275,8 @@ class BlockInterval(Estimate):
     """A difference between two rows, with the spread over seeds pooled over all rows."""
 
     __slots__ = ()
-    bounds_title, bounds_method = "95% interval over seeds", "seeds as blocks, their spread pooled over rows"
+    bounds_title = "95% interval over seeds"
+    bounds_method = "seeds as blocks, their spread pooled over rows; only p is corrected for the number of comparisons"
 
 
 class BlockTest(NamedTuple):

@@ -6,8 +6,7 @@ A column holds results on identical texts or tasks; a group has a number in it o
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mlm.base.estimates import estimate_mean
-from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.estimates import EvaluationMetric, EvaluationScore, estimate_mean
 from mlm.report.table import Column
 
 MAX_NAMED = 3  # failed fine-tunings

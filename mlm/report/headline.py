@@ -29,6 +29,7 @@ MAX_EVALUATIONS, MAX_NAMED, MAX_SETS = 2, 3, 3
 TEX_ESCAPES = {sign: f"\\{sign}" for sign in "%&_#${}"}
 TEX_ESCAPES |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
 RECIPE = ("learning_rate", "batch")  # columns that name a model only where no other does
+SPEED = "tokens_per_second"  # the column that names none: it differs from run to run
 TEST = (
     "Student's test on paired seeds, two-sided, with Holm's correction for all pairs of models that have the same "
     "examples"
@@ -48,6 +49,12 @@ class Headline(NamedTuple):
     sentence: str
     table: NamedTable
     score: str  # the column that models are ranked by
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The columns that say how a row compares: those in bold in the best rows."""
+        names = [column.name for column in self.table.columns]
+        return (DIFFERENCE, P) if DIFFERENCE in names else (self.score, VERDICT.name)
 
     @property
     def row_kinds(self) -> dict[int, str]:
@@ -165,9 +172,9 @@ def select_name_columns(models: Sequence[dict], columns: Sequence[Column]) -> li
     def count(candidates: Sequence[Column]) -> int:
         return len({tuple(format_cell(row.get(name), form) for name, _, form, _ in candidates) for row in models})
 
-    marks = {column.name for column in summary.MARKS}
+    others = {*(column.name for column in summary.MARKS), SPEED}
     leading = list(itertools.takewhile(lambda column: column.name != "seeds", columns))
-    leading = [column for column in leading if column.name not in marks]
+    leading = [column for column in leading if column.name not in others]
     for column in sorted(leading, key=lambda column: column.name in RECIPE):
         is_measured = any(isinstance(row.get(column.name), Estimate) for row in models)
         if not is_measured and count([*chosen, column]) > count(chosen):
@@ -236,14 +243,18 @@ def sort_references(references: Sequence[dict], primary: Score) -> list[dict]:
 
 
 def label_sets(results: Sequence[dict]) -> dict[str, str]:
-    """What to call each set of examples: by its letter, and by its objectives, if no other set has one of them."""
+    """What to call each set of examples: by its letter, and by its objectives or corpus, if no other set has them."""
     sets = series.group_by_examples(results)
-    objectives = {each.name: sorted({run["config"]["objective"] for run in each.runs}) for each in sets}
-    counts = collections.Counter(itertools.chain.from_iterable(objectives.values()))
-    return {
-        name: f"examples {name}" if any(counts[one] > 1 for one in own) else f"examples {name} ({', '.join(own)})"
-        for name, own in objectives.items()
-    }
+    labels = {each.name: f"examples {each.name}" for each in sets}
+    for describe in (lambda config: config["objective"], name_corpus):
+        members = {each.name: sorted({describe(run["config"]) for run in each.runs}) for each in sets}
+        counts = collections.Counter(itertools.chain.from_iterable(members.values()))
+        labels |= {
+            name: f"examples {name} ({', '.join(own)})"
+            for name, own in members.items()
+            if all(counts[one] == 1 for one in own)
+        }
+    return labels
 
 
 def name_row(row: dict, names: Sequence[Column]) -> str:
@@ -271,6 +282,9 @@ def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, 
     """
     best, *others = ranking.rows
     prefix, limit = (f"On {labels[best[summary.EVALUATION_SET]]}, ", 1) if labels else ("", MAX_NAMED)
+    # What all of these models share tells none of them apart, such as the text that they read.
+    cells = {one: {format_cell(row.get(one.name), one.format) for row in ranking.rows} for one in names}
+    names = [one for one in names if one is names[0] or len(cells[one]) > 1] if others else names
     name, score = name_row(best, names), describe_score(best, primary)
     if not others:
         return f"{prefix}{name}: {score} ({format_count(best['seeds'], 'seed')})."
@@ -302,7 +316,10 @@ def describe_differences(
     title = column.title.replace(" (", ", ").removesuffix(")")
     count = f"{len(clear) or 'None'} of {format_count(len(compared), 'difference')} ({title})"
     found = f"{count} {'is' if len(clear) < 2 else 'are'} more than chance (p below {MAX_P:g})"
-    found += f", {'the largest: ' if len(clear) > 1 else ''}{join_names(largest)}" if clear else ""
+    found += f"{', the largest' if len(clear) > MAX_NAMED else ''}: {join_names(largest)}" if clear else ""
+    signs = {math.copysign(1, row[DIFFERENCE].mean) for row in compared}
+    if not clear and len(compared) > 1 and len(signs) == 1:
+        found += f", though all are {'positive' if signs == {1} else 'negative'}"
     scored = [row for row in models if isinstance(row.get(primary.name), Estimate)]
     best = max(scored, key=lambda row: primary.better * row[primary.name].mean)
     order = "Lowest" if primary.better < 0 else "Highest"
@@ -316,16 +333,20 @@ def describe_data(results: Sequence[dict], models: Sequence[dict], primary: Scor
     sources = {tuple(result["config"].get(name) for name in SOURCE_FIELDS) for result in results}
     if counts == {None} or len(counts) > 1 or len(sources) > 1:
         return []
-    corpora = {"language": "the built-in synthetic language", "tfds": config.get("data.tfds_name")}
-    corpora["text"] = "/".join(str(config.get("data.validation_path") or config.get("data.path")).split("/")[-2:])
-    corpus = corpora.get(config["data.corpus"]) or f"data.corpus={config['data.corpus']}"
     floor = ", whose best possible loss, the floor, is known" if primary.columns[0] == series.EXCESS else ""
     values = [value for row in models if isinstance(value := row.get(primary.name), Estimate) and value.low is not None]
     num_seeds = {row["seeds"] for row in models}
     count = format_count(num_seeds.pop(), "seed") if len(num_seeds) == 1 else "seeds"
     title = values[0].bounds_title.replace("seeds", count) if values else ""
     bounds = f"; {bounds_sign(values[0])}: {title}" if values else ""
-    return [f"Measured on {format_count(counts.pop(), 'held-out example')} of {corpus}{floor}{bounds}."]
+    return [f"Measured on {format_count(counts.pop(), 'held-out example')} of {name_corpus(config)}{floor}{bounds}."]
+
+
+def name_corpus(config: Mapping) -> str:
+    """What a config's held-out examples are of: the last two parts of a path."""
+    corpora = {"language": "the built-in synthetic language", "tfds": config.get("data.tfds_name")}
+    corpora["text"] = "/".join(str(config.get("data.validation_path") or config.get("data.path")).split("/")[-2:])
+    return corpora.get(config["data.corpus"]) or f"data.corpus={config['data.corpus']}"
 
 
 def describe_faults(models: Sequence[dict]) -> list[str]:

@@ -6,8 +6,7 @@ of each, by step.
 
 from collections.abc import Callable, Sequence
 
-from mlm.base.estimates import Estimate, normal_interval
-from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.estimates import Estimate, EvaluationMetric, EvaluationScore, normal_interval
 from mlm.report import evaluation_scores, series
 from mlm.report.charts import Axis, LineChart
 from mlm.report.series import Series

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base import errors, files
-from mlm.base.estimates import Score
-from mlm.base.evaluation_score import EvaluationMetric
+from mlm.base.estimates import EvaluationMetric, Score
 from mlm.report import evaluation_scores, milestone_curves, series, summary, table
 from mlm.report.headline import Headline
 from mlm.report.pages import run_provenance
@@ -125,7 +124,8 @@ def render_tables(
     """
     shown = [*headline.table.columns]
     shown += [column for column in columns if column.name in MARKS and column not in shown]
-    parts = [f"**{headline.sentence}**", table.to_markdown(headline.table.rows, shown)]
+    sentence = re.sub(r"[*_]", r"\\\g<0>", headline.sentence)  # of a pattern of files, say
+    parts = [f"**{sentence}**", table.to_markdown(headline.table.rows, shown)]
     tables_by_name = {one.stem: one for one in tables}
     for one in (tables_by_name[name] for name in names if name in tables_by_name):
         parts += [f"**{one.title}** {one.caption}", table.to_markdown(one.rows, one.columns)]

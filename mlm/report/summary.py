@@ -6,8 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 
 from mlm.base import warnings_
-from mlm.base.estimates import FRACTION, UNBOUNDED, Score, estimate_mean, read_scores
-from mlm.base.evaluation_score import EvaluationMetric
+from mlm.base.estimates import FRACTION, UNBOUNDED, EvaluationMetric, Score, estimate_mean, read_scores
 from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.report import evaluation_scores, run_columns, series
 from mlm.report.table import Column, score_column

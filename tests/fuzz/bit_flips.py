@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from mlm.base import config, fields, files, warnings_
+from mlm.base import config, errors, fields, files, warnings_
 from mlm.report import series
 from mlm.training.run import loop, preemption, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
@@ -47,7 +47,7 @@ def train_runs(folder: Path) -> None:
     original = preemption.Preemption.is_requested
     preemption.Preemption.is_requested = lambda self, checkpoints, step: step == STOP_STEP
     try:
-        with contextlib.suppress(preemption.RunStopped):
+        with contextlib.suppress(errors.RunStopped):
             train_config(make_config(folder, "half"))
     finally:
         preemption.Preemption.is_requested = original

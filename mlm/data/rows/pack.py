@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlm.base import buckets, config, errors, files, phases, types
-from mlm.base.derived_fields import DerivedField
+from mlm.base.fields import DerivedField
 from mlm.data.language import grammar, translation
 from mlm.data.rows import labelled, mixture, parallel_text, text_rows
 from mlm.data.rows.columns import PackedDataset

@@ -1,8 +1,9 @@
 """Examples with labels: an error names file and line."""
 
 import math
+import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,6 +114,18 @@ def require_column(name: str, names: Sequence[str], where: str, noun: str = "col
         expected = f"{format_names(names)}{errors.format_hint(name, names)}"
         raise errors.ConfigError(f"{where}: no {noun} {errors.format_value(name)}, expected one of {expected}")
     errors.require(names.count(name) == 1, f"{where}: {noun}", name, f"a name that one {noun} alone has")
+
+
+def require_keys(table: Iterable[str], keys: Sequence[str], where: str) -> None:
+    """Raises ConfigError, with the nearest right key, for a key of a table that has no meaning."""
+    for key in table:
+        require_column(key, keys, where, "key")
+
+
+def require_name(name: Any, where: str) -> None:
+    """Raises ConfigError for what cannot name a task or a source: results and columns are called by it."""
+    is_name = isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) is not None
+    errors.require(is_name, where, name, "letters, digits, '.', '_' and '-', no other")
 
 
 def format_names(names: Sequence[str]) -> str:

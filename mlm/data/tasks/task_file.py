@@ -1,11 +1,9 @@
 """A task as one TOML file: its files, columns, labels and scores, and how it is written as a prompt."""
 
-import contextlib
 import dataclasses
 import os
-import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +45,7 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
     folder = Path(os.path.expanduser(path)).parent
     found = parse_task(read_toml(flag, path), path, folder, Path(path).stem, required)
     if found.fields.get("data.labelled.format") != "tfds":
-        with _name_keys(path):
+        with errors.name_place(path, FIELD_NAMES):
             splits.find_files(tasks.resolve_task(found.fields).data)
     return found
 
@@ -59,14 +57,11 @@ def parse_task(
 
     path: of the file, for errors. folder: which the key "path" is seen from. name: where the content has none.
     """
-    for key in content:
-        examples.require_column(key, KEYS, path, "key")
+    examples.require_keys(content, KEYS, path)
     prompt = read_table(content, "prompt", path)
-    for key in prompt:
-        examples.require_column(key, PROMPT_KEYS, f"{path}: prompt", "key")
-    name = _parse_text(content.get("name", name), "name", path)
-    is_name = re.fullmatch(r"\w[\w.-]*", name) is not None
-    errors.require(is_name, f"{path}: name", name, "letters, digits, '.', '_' and '-', no other")
+    examples.require_keys(prompt, PROMPT_KEYS, f"{path}: prompt")
+    name = content.get("name", name)
+    examples.require_name(name, f"{path}: name")
     settings: dict[str, Any] = {
         f"data.labelled.{key}": _parse_field(content[key], key, path) for key in LABELLED if key in content
     }
@@ -83,21 +78,9 @@ def parse_task(
     }
     settings = {"data.task": tasks.CUSTOM_TASK, "data.task_path": task_path, **settings}
     task_file = TaskFile(name, settings, _parse_text(prompt.get("pattern", ""), "pattern", path), words)
-    with _name_keys(path):
+    with errors.name_place(path, FIELD_NAMES):
         _check(task_file, required)
     return task_file
-
-
-@contextlib.contextmanager
-def _name_keys(path: str) -> Iterator[None]:
-    """Errors name keys of the file in place of fields."""
-    try:
-        yield
-    except errors.ConfigError as error:
-        message = str(error)
-        for field, key in FIELD_NAMES.items():
-            message = message.replace(field, key)
-        raise errors.ConfigError(f"{path}: {message}") from None
 
 
 def _check(task_file, required):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields
 from mlm.base.conditional_fields import FieldCondition, list_below
-from mlm.base.derived_fields import DerivedField, fill_derived_fields
+from mlm.base.fields import DerivedField, fill_derived_fields
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_classes, has_kind
 from mlm.data.language import tasks as language
 from mlm.data.tasks import examples
@@ -24,6 +24,8 @@ class TaskSpec(NamedTuple):
     labelled: Mapping[str, str]  # fields of config.data.labelled
     source: str
     note: str = ""  # what a reader of its scores must know
+    seq_len: int = 0  # tokens that most of its examples fit in; 0: as many as the model was trained with
+    prompt: Mapping[str, Any] = {}
 
 
 _ROWS = tomllib.loads(Path(__file__).with_name("task_specs.toml").read_text(encoding="utf-8"))

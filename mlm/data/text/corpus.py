@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors, warnings_
-from mlm.base.derived_fields import DerivedField
+from mlm.base.fields import DerivedField
 from mlm.data.language import grammar, translation
 from mlm.data.tasks import splits
 from mlm.data.text import files, records, sources

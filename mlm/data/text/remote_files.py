@@ -31,18 +31,10 @@ def fetch_folder(field: str, path: str) -> Path:
 def _fetch_from_hub(field, pattern):
     owner, _, rest = pattern.removeprefix(HUB_PREFIX).partition("/")
     name, _, path = rest.partition("/")
-    name, _, revision = name.partition("@")
-    errors.require(bool(owner and name), field, pattern, f"{HUB_PREFIX}ORG/NAME, of a data set on huggingface.co")
-    hub = extras.import_extra("huggingface_hub", "hub", f"{field} = {pattern!r}")
+    is_name = bool(owner and name.partition("@")[0])
+    errors.require(is_name, field, pattern, f"{HUB_PREFIX}ORG/NAME, of a data set on huggingface.co")
     wanted = [path, f"{path}/**"] if path else [f"*.{ending}*" for ending in records.ENDINGS]
-    try:
-        folder = hub.snapshot_download(
-            f"{owner}/{name}", repo_type="dataset", revision=revision or None, allow_patterns=wanted
-        )
-    except Exception as error:  # of the network, the name, the server, the disk
-        expected = "the name of a data set on huggingface.co, and a network"
-        reason = f"cannot be downloaded ({errors.first_line(error)})"
-        raise errors.ConfigError(f"{field} = {pattern!r}: {reason}; expected {expected}") from None
+    folder = extras.download_from_hub(f"{field} = {pattern!r}", f"{owner}/{name}", wanted, "dataset")
     return str(Path(folder, path))
 
 

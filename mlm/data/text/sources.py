@@ -5,13 +5,11 @@ import dataclasses
 import functools
 import math
 import os
-import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mlm.base import conditional_fields, config, errors, fields, files, phases, text_files
-from mlm.base.derived_fields import DerivedField
 from mlm.data.tasks import examples
 
 PATH_KEYS = ("path", "validation_path")
@@ -63,7 +61,7 @@ def _parse(path, content) -> CorpusFile:
         table = tomllib.loads(text_files.decode_utf8(content.removeprefix(text_files.BOM), path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise errors.ConfigError(f"{path}: expected TOML: {errors.first_line(error)}") from None
-    _check_keys(table, FILE_KEYS, path)
+    examples.require_keys(table, FILE_KEYS, path)
     sources = tuple(
         _parse_source(row, number, path) for number, row in enumerate(_read_rows(table, "sources", path, 1), 1)
     )
@@ -74,7 +72,7 @@ def _parse(path, content) -> CorpusFile:
     values = {}
     for number, row in enumerate(rows, 1):
         where = f"{path}: phase {number}"
-        _check_keys(row, PHASE_KEYS, where)
+        examples.require_keys(row, PHASE_KEYS, where)
         for key, field in {"share": "shares", **{key: key for key in phases.PHASE_FIELDS}}.items():
             if key == "share" or any(key in other for other in rows):
                 errors.require(key in row, f"{where}: {key}", None, "a value, as each phase needs")
@@ -83,11 +81,6 @@ def _parse(path, content) -> CorpusFile:
     errors.require(abs(total - 1) < 1e-6, f"{path}: share", values.get("shares"), "shares that add up to 1")
     weights = tuple(_parse_weights(table, row, sources, path, number) for number, row in enumerate(rows or [{}], 1))
     return CorpusFile(sources, weights, {field: tuple(of_phases) for field, of_phases in values.items()})
-
-
-def _check_keys(table: Mapping[str, Any], keys: Sequence[str], where: str):
-    for key in table:
-        examples.require_column(key, keys, where, "key")
 
 
 def _read_rows(table, key, path, fewest) -> list[dict]:
@@ -116,10 +109,9 @@ def _parse_number(value, where, bounds: config.Bounds) -> float:
 
 def _parse_source(row, number, path) -> Source:
     name = row.get("name", "")
-    is_name = isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) is not None
-    errors.require(is_name, f"{path}: source {number}: name", name, "letters, digits, '.', '_' and '-', no other")
+    examples.require_name(name, f"{path}: source {number}: name")
     where = f"{path}: source {name!r}"
-    _check_keys(row, SOURCE_KEYS, where)
+    examples.require_keys(row, SOURCE_KEYS, where)
     data = {"corpus": "text"} | {key: row[key] for key in DATA_KEYS if key in row}
     for key, value in data.items():
         data[key] = _parse_field(value, f"data.{key}", f"{where}: {key}")
@@ -170,14 +162,9 @@ def list_sources(data: config.Data) -> list[tuple[str, config.Data]]:
     return [(source.name, dataclasses.replace(data, sources="", **source.data)) for source in found]
 
 
-@contextlib.contextmanager
-def name_source(path: str, name: str) -> Iterator[None]:
+def name_source(path: str, name: str) -> contextlib.AbstractContextManager:
     """Errors within name the corpus file and the source in place of the config."""
-    try:
-        yield
-    except errors.ConfigError as error:
-        message = str(error).replace("config.data.", "")
-        raise errors.ConfigError(f"{path}: source {name!r}: {message}") from None
+    return errors.name_place(f"{path}: source {name!r}", {"config.data.": ""})
 
 
 def check_phases(cfg: config.Config) -> None:
@@ -188,7 +175,7 @@ def check_phases(cfg: config.Config) -> None:
 
 
 DERIVED_FIELDS = tuple(
-    DerivedField(
+    fields.DerivedField(
         f"phases.{name}",
         ("data.sources", "data.corpus"),
         lambda cfg, name=name: read_corpus_file(cfg.data.sources).phases.get(name, ()),

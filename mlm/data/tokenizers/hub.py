@@ -131,14 +131,7 @@ def has_vocabulary(folder: Path | str) -> bool:
 
 
 def _read_json(path) -> dict[str, Any]:
-    try:
-        found = json.loads(files.read_regular_file(path))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise errors.ConfigError(f"{path}: expected JSON ({errors.first_line(error)})") from None
-    errors.require(isinstance(found, dict), str(path), found, "a JSON object")
-    return found
+    return files.read_json_object(path) if path.exists() else {}
 
 
 def _get_special_tokens(knobs, usual=SPECIAL_TOKENS) -> list[str]:

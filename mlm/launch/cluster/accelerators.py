@@ -1,13 +1,11 @@
 """Accelerators by the names under which one orders them."""
 
 import re
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import errors
-from mlm.base.machine import PEAK_FLOPS
+from mlm.base.machine import CHIPS
 
 
 class TpuSlice(NamedTuple):
@@ -39,11 +37,10 @@ class Accelerator(NamedTuple):
         return self.num_chips * self.devices_per_chip
 
 
-CHIPS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 BANDWIDTHS = ("bandwidth", "link_bandwidth", "network_bandwidth")
 GPUS = {
     name: Accelerator(
-        PEAK_FLOPS[name], chip["memory"], 1, chip["source"], **{bandwidth: chip[bandwidth] for bandwidth in BANDWIDTHS}
+        chip["flops"], chip["memory"], 1, chip["source"], **{bandwidth: chip[bandwidth] for bandwidth in BANDWIDTHS}
     )
     for name, chip in CHIPS.items()
     if "capability" in chip
@@ -69,7 +66,7 @@ def make_slices(name: str) -> dict[str, Accelerator]:
         num_hosts = 1 if prefix and num_chips <= 8 else num_chips // 4
         tpu = TpuSlice(f"{prefix or name}-{size}", chip["runtime_version"], chip["gke_accelerator"], topology)
         slices[f"{name}-{size}"] = Accelerator(
-            PEAK_FLOPS[name], memory, num_chips, source, num_hosts, tpu, devices_per_chip, *bandwidths
+            chip["flops"], memory, num_chips, source, num_hosts, tpu, devices_per_chip, *bandwidths
         )
     return slices
 

@@ -22,14 +22,11 @@ def resolve_points(
     configs, unread_by_all = {}, dict.fromkeys(overrides, "")
     for name, point in sweep.items():
         check_point_name(name)
-        try:
+        with errors.name_place(f"point {name}"):
             errors.require(isinstance(point, Mapping), "it", point, "a dict of the fields it sets")
             resolved = resolution.resolve_layers(resolution.make_layers(base, point, overrides), drop_unread=True)
-            unread = resolved.dropped
-            unread_by_all = {field: unread[field] for field in unread_by_all if field in unread}
-            configs[name] = resolved.config
-        except ConfigError as error:
-            raise ConfigError(f"point {name}: {error}") from None
+        unread_by_all = {field: resolved.dropped[field] for field in unread_by_all if field in resolved.dropped}
+        configs[name] = resolved.config
     for field, reason in unread_by_all.items():
         raise ConfigError(f"config.{field} = {overrides[field]!r}: no point reads it, since {reason}; leave it out")
     return configs

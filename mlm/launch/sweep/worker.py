@@ -32,7 +32,6 @@ def run_worker(pipe: connection.Connection, points: Sequence[config.Config], cpu
     import jax
 
     from mlm.evaluation import engine
-    from mlm.training.run.preemption import RunStopped
 
     with contextlib.suppress(EOFError, BrokenPipeError):  # the runner has closed its end
         try:
@@ -45,7 +44,7 @@ def run_worker(pipe: connection.Connection, points: Sequence[config.Config], cpu
             assigned = pipe.recv()
             try:
                 pipe.send(("ended", train_points(assigned)))
-            except RunStopped as stop:
+            except errors.RunStopped as stop:
                 print(stop, flush=True)
                 sys.exit(128 + stop.signal)
 
@@ -58,7 +57,6 @@ def train_points(points: Sequence[config.Config]) -> dict[str, str]:
     from mlm.data.rows import pack
     from mlm.evaluation import engine, evaluation_tasks
     from mlm.training.run import hooks, vmapped_runs
-    from mlm.training.run.preemption import RunStopped
 
     if len(points) > 1:
         try:
@@ -70,7 +68,7 @@ def train_points(points: Sequence[config.Config]) -> dict[str, str]:
                 if outcomes.get(cfg.workdir) == "":
                     evaluation_tasks.finish_evaluations(cfg)
             return outcomes
-        except RunStopped:
+        except errors.RunStopped:
             raise
         except Exception:
             log_exception("training the points one after the other instead")
@@ -79,7 +77,7 @@ def train_points(points: Sequence[config.Config]) -> dict[str, str]:
         try:
             engine.train(cfg, pack.load_dataset(cfg))
             outcomes[cfg.workdir] = ""
-        except RunStopped:
+        except errors.RunStopped:
             raise
         except lease.FolderInUse:
             continue  # another process trains it, which the runner learns from its absence

@@ -1,11 +1,15 @@
-"""How the tensors that transformers' AutoModelForMaskedLM, or a GPT-2's class, saves map to our parameters."""
+"""How the tensors that transformers' AutoModelForMaskedLM, or a GPT-2's class, saves map to our parameters.
+
+To add a model_type: an entry of architectures.toml, and where its config.json needs more than names a module that reads
+and builds it.
+"""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from mlm.models.hub import settings
 
@@ -16,16 +20,17 @@ LEAVES = {
     "dense": {"weight": "kernel", "bias": "bias"},
 }
 TABLES = ("token", "position", "type")  # parameters that are tables of embeddings
+MERGED = ("names", "heads", "model")  # tables of an entry that add to those of the one it is like
 LEGACY_LEAVES = {"gamma": "weight", "beta": "bias"}
 
 
 class HubArchitecture(NamedTuple):
-    """A model_type of transformers. The mappings are from tensor names to our parameters."""
+    """A model_type of transformers, an entry of architectures.toml; its mappings are from tensors to our parameters."""
 
     prefix: str  # of all tensors except the output layer's
     model_class: str  # the class that AutoModelForMaskedLM builds
     names: settings.EntryNames  # of its config.json
-    norm_placement: str  # config.model.norm_placement
+    model: dict[str, Any]  # fields of config.model that all its models have
     embeddings: Mapping[str, str]
     layers: str  # name of the list of layers
     layer_params: Mapping[str, str]  # of a layer
@@ -35,14 +40,13 @@ class HubArchitecture(NamedTuple):
     heads: Mapping[str, Mapping[str, str]]  # of labels: by objective, tensor -> the objective's parameter
     stack_params: Mapping[str, str] = MappingProxyType({})  # beside its layers: a norm, or a table of distances
     qkv: tuple[str, ...] = ()  # names in a layer of the matrices of queries, keys and values; (): it has one for all
-    order_qkv: Callable[[int, int], np.ndarray] | None = None  # (width, heads) -> its column for each of our qkv
     positions_after_pad: bool = False  # positions start after the padding token's id, as in fairseq; else at 0
     required_settings: Mapping[str, Any] = MappingProxyType({})  # of its config.json, since our models have no others
     default_settings: Mapping[str, Any] = MappingProxyType({})  # those of them whose default is another
-    lm_head_activation: str = "gelu"  # config.model.lm_head_activation; "": that of the MLP
     pooler: str = "bert"  # config.finetune.pooler
     transposed: bool = True  # a matrix in a file has shape (outputs, inputs), unlike ours
     buffers: tuple[str, ...] = ()  # ends of the names of tensors that are no parameters, in older files
+    own_blocks: tuple[str, ...] = ()  # fields of config.model that choose a block which other architectures lack
 
 
 class TensorMapping(NamedTuple):
@@ -56,11 +60,24 @@ class TensorMapping(NamedTuple):
     transposed: bool = False  # whether its outputs come first
 
 
-def make_heads(
-    label_head: Mapping[str, str], choice_head: Mapping[str, str], word_heads: Mapping[str, Mapping[str, str]]
-) -> dict[str, Mapping[str, str]]:
-    """The heads of an architecture by objective, of which classification and regression share one."""
-    return {**dict.fromkeys(("classification", "regression"), label_head), "multiple_choice": choice_head, **word_heads}
+def read_architectures() -> dict[str, HubArchitecture]:
+    """The entries of architectures.toml by model_type."""
+    entries: dict[str, dict[str, Any]] = {}
+    for name, own in tomllib.loads(Path(__file__).with_name("architectures.toml").read_text(encoding="utf-8")).items():
+        base = entries.get(own.pop("like", ""), {key: {} for key in MERGED})
+        entries[name] = base | own | {key: base[key] | own.get(key, {}) for key in MERGED}
+    return {name: _make_architecture(**entry) for name, entry in entries.items()}
+
+
+def _make_architecture(names, heads, **entry) -> HubArchitecture:
+    by_objective: dict[str, Any] = {name: head for name, head in heads.items() if name != "texts"}
+    if "texts" in heads:
+        by_objective = dict.fromkeys(("classification", "regression", "multiple_choice"), heads["texts"]) | by_objective
+    values: dict[str, Any] = {field: tuple(x) if isinstance(x, list) else x for field, x in entry.items()}
+    return HubArchitecture(names=settings.EntryNames(**names), heads=by_objective, **values)
+
+
+ARCHITECTURES = read_architectures()
 
 
 def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool = True) -> Iterator[TensorMapping]:

@@ -10,14 +10,15 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind
-from mlm.models.hub import bert, modern_bert, neo_bert, settings
-from mlm.models.hub.architecture import LEAVES
+from mlm.models.hub import settings
+from mlm.models.hub.architecture import ARCHITECTURES, LEAVES
 
-ARCHITECTURES = bert.ARCHITECTURES | modern_bert.ARCHITECTURES | neo_bert.ARCHITECTURES
 MASKED_LM_CLASS = "ForMaskedLM"
 # The end of the class's name by objective.
 CLASSES = {name: row.hub_class for name, row in LABELLED_OBJECTIVES.items() if row.hub_class}
 PROBLEM_TYPES = {name: row.problem_type for name, row in LABELLED_OBJECTIVES.items() if row.problem_type}
+WORD_OBJECTIVES = ("tagging", "extractive_qa")  # whose heads read each word's state
+POOLERS = ("bert.pooler.dense", "albert.pooler")
 NUM_ENDS = 2  # logits of a token for answers: of the start and of the end
 # ELECTRA's discriminator: tensor -> the parameter of replaced_token_detection.
 DISCRIMINATOR_HEAD = {
@@ -91,7 +92,7 @@ def read_label_head(
         params |= {path: layer} if path else layer
     choices = CHOICES if kind is LabelKind.CHOICE else ()
     classes = classes if kind is LabelKind.CLASS else choices
-    pooling = "" if objective in bert.WORD_HEADS else _read_pooling(where, config_json)
+    pooling = "" if objective in WORD_OBJECTIVES else _read_pooling(where, config_json)
     return LabelHead(objective, classes, params, architecture.pooler, pooling, choices)
 
 
@@ -119,7 +120,7 @@ def get_model_class(config_json: Mapping[str, Any]) -> str:
 
 def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
     """BERT's or ALBERT's pooler, which fine-tuning trains on, or None; the others' are ignored as in transformers."""
-    found = (_read_dense_layers(tensors, {name: "pool"}) for name in (bert.POOLER, bert.ALBERT_POOLER))
+    found = (_read_dense_layers(tensors, {name: "pool"}) for name in POOLERS)
     return next((layers["pool"] for layers in found if layers), None)
 
 
@@ -151,9 +152,9 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
     labelled = LABELLED_OBJECTIVES[cfg.objective]
     if labelled.tags_words:
         expected |= {"head": ("linear",)}
-    if cfg.objective not in bert.WORD_HEADS:
+    if cfg.objective not in WORD_OBJECTIVES:
         expected |= {"pooling": tuple(POOLINGS) if architecture.pooler == "modernbert" else ("first",)}
-    if cfg.objective not in bert.WORD_HEADS or "modernbert" in (cfg.finetune.pooler, architecture.pooler):
+    if cfg.objective not in WORD_OBJECTIVES or "modernbert" in (cfg.finetune.pooler, architecture.pooler):
         expected |= {"pooler": (architecture.pooler,)}
     for field, values in expected.items():
         needed = f"{' or '.join(values)}, which transformers' {model_type} needs"

@@ -14,10 +14,10 @@ from mlm.base import config, errors, files, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.models import layers, transformer
 from mlm.models.hub import bert, gpt2, heads, modern_bert, neo_bert, settings, tensors
-from mlm.models.hub.architecture import NUM_QKV, canonical_name, map_tensors
+from mlm.models.hub.architecture import ARCHITECTURES, NUM_QKV, canonical_name, map_tensors
 
 # The module of each model_type.
-MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert, neo_bert) for name in module.ARCHITECTURES}
+MAPPING_MODULES = dict.fromkeys(ARCHITECTURES, bert) | {"gpt2": gpt2, "modernbert": modern_bert, "neobert": neo_bert}
 # Our parameters with an entry per vocabulary entry.
 VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
 LAYERS_PARAM = ("body", "stack", "layers", "layer", "attention", "out", "kernel")  # has an axis of layers, as any other
@@ -43,7 +43,7 @@ def is_hub_folder(folder: Path | str) -> bool:
     if any(Path(folder, name).exists() for name in tensor_files):
         return True
     try:
-        return "model_type" in settings.read_json(Path(folder, settings.CONFIG_FILE))
+        return "model_type" in files.read_json_object(Path(folder, settings.CONFIG_FILE))
     except errors.ConfigError:
         return False
 
@@ -55,7 +55,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     """
     folder = Path(folder)
     where, tensors_path = str(folder / settings.CONFIG_FILE), str(folder / tensors.TENSOR_FILE)
-    config_json = settings.read_json(folder / settings.CONFIG_FILE)
+    config_json = files.read_json_object(folder / settings.CONFIG_FILE)
     model, vocab_size, first_position = _read_model(where, config_json)
     module, architecture = _get_mapping(config_json)
     size = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (module is gpt2)
@@ -96,7 +96,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     if ("position", "embedding") in outside_layers:
         name = outside_layers["position", "embedding"].name
         unused[name], mapped[name] = np.split(mapped[name], [first_position])
-    order_E = architecture.order_qkv and architecture.order_qkv(model.width, model.num_heads)
+    order_E = neo_bert.order_qkv(model.width, model.num_heads) if module is neo_bert else None
     params = _build_params(mappings, mapped, shapes, order_V, order_E)
     return HubModel(model, params, config_json, unused, has_lm_head, label_head)
 
@@ -120,7 +120,7 @@ def export_tensors(
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
     is_tied, num_layers = ("output", "embedding") not in leaves, len(leaves[LAYERS_PARAM])
     sizes = (config_json[architecture.names.sizes[name]] for name in ("width", "num_heads"))
-    order_E = architecture.order_qkv and architecture.order_qkv(*sizes)
+    order_E = neo_bert.order_qkv(*sizes) if module is neo_bert else None
     for mapping in map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
@@ -143,7 +143,7 @@ def export_tensors(
 def read_model_config(folder: Path | str) -> config.Model:
     """The model that a folder's config.json describes. Raises ConfigError if our models cannot represent it."""
     path = Path(folder, settings.CONFIG_FILE)
-    return _read_model(str(path), settings.read_json(path))[0]
+    return _read_model(str(path), files.read_json_object(path))[0]
 
 
 def build_config_json(
@@ -173,7 +173,7 @@ def build_changed_entries(config_json: Mapping[str, Any], order_V: np.ndarray) -
 def _get_mapping(config_json):
     """(the module with the tensor names, the architecture) of a config.json."""
     module = MAPPING_MODULES[config_json["model_type"]]
-    return module, module.ARCHITECTURES[config_json["model_type"]]
+    return module, ARCHITECTURES[config_json["model_type"]]
 
 
 def _read_model(where, config_json):
@@ -186,7 +186,7 @@ def compute_digest(folder: Path | str) -> str:
     """SHA-256 of config.json and the tensors. Raises ConfigError if one of them is missing."""
     with tensors.open_tensors(Path(folder)):
         pass
-    settings.read_json(Path(folder, settings.CONFIG_FILE))
+    files.read_json_object(Path(folder, settings.CONFIG_FILE))
     paths = Path(folder, settings.CONFIG_FILE), *tensors.list_tensor_files(Path(folder))
     return files.json_sha256({path.name: files.compute_sha256(path) for path in paths})
 
@@ -194,7 +194,7 @@ def compute_digest(folder: Path | str) -> str:
 def read_own_config(folder: Path | str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
     """(config fields by dotted name, class names) of a folder that has our own config; None for any other folder."""
     path = Path(folder, settings.CONFIG_FILE)
-    config_json = settings.read_json(path)
+    config_json = files.read_json_object(path)
     if config_json.get("model_type") != settings.OWN_MODEL_TYPE:
         return None
     flat: Any = config_json.get("config")
@@ -224,7 +224,7 @@ def read_own_params(folder: Path | str, abstract: types.Params, order_V: np.ndar
     order_V: as in `read_folder`. An older folder, which torch does not read, has our own numbers.
     """
     tensors_path = str(Path(folder, tensors.TENSOR_FILE))
-    is_ordered = "auto_map" in settings.read_json(Path(folder, settings.CONFIG_FILE))
+    is_ordered = "auto_map" in files.read_json_object(Path(folder, settings.CONFIG_FILE))
     with tensors.open_tensors(Path(folder)) as file_by_name:
 
         def read_leaf(path, leaf):

@@ -1,8 +1,4 @@
-"""The config.json and the tensor names of ModernBERT (Warner et al. 2024), mapped to our config fields and parameters.
-
-One matrix holds query, key and value, and one both halves of the gated MLP, in our order. The first layer's attention
-has no norm.
-"""
+"""The config.json of ModernBERT (Warner et al. 2024), mapped to our config fields. The first attention has no norm."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,46 +9,9 @@ from mlm.base import config, errors
 from mlm.base.special import CLS, SEP
 from mlm.models import positions
 from mlm.models.hub import settings
-from mlm.models.hub.architecture import HubArchitecture, make_heads
-from mlm.models.hub.bert import SIZES
+from mlm.models.hub.architecture import ARCHITECTURES
 
-EMBEDDINGS = {"embeddings.tok_embeddings": "token", "embeddings.norm": "embed_norm"}
-LAYER_PARAMS = {
-    "attn_norm": "attention_norm",
-    "attn.Wqkv": "attention.qkv",
-    "attn.Wo": "attention.out",
-    "mlp_norm": "mlp_norm",
-    "mlp.Wi": "mlp.up",
-    "mlp.Wo": "mlp.down",
-}
-LM_HEAD = {"head.dense": "transform", "head.norm": "transform_norm"}
-POOLER = {"head.dense": "pool", "head.norm": "pool_norm"}
-LABEL_HEAD, WORD_HEAD = POOLER | {"classifier": "label"}, POOLER | {"classifier": ""}
-HEADS = make_heads(LABEL_HEAD, LABEL_HEAD, dict.fromkeys(("tagging", "extractive_qa"), WORD_HEAD))
-NAMES = settings.EntryNames(
-    SIZES,
-    {"dropout": "embedding_dropout", "attention_dropout": "attention_dropout"},
-    *("norm_eps", "hidden_activation", 1e-5, "gelu", 0.0),
-    {"gelu": "geglu", "silu": "swiglu"},
-)
-ARCHITECTURES = {
-    "modernbert": HubArchitecture(
-        "model",
-        "ModernBertForMaskedLM",
-        NAMES,
-        "pre",
-        EMBEDDINGS,
-        "layers",
-        LAYER_PARAMS,
-        LM_HEAD,
-        lm_head_bias="decoder.bias",
-        decoder="decoder",
-        heads=HEADS,
-        stack_params={"final_norm": "norm"},
-        pooler="modernbert",
-        buffers=("_inv_freq",),
-    )
-}
+ARCHITECTURE = ARCHITECTURES["modernbert"]
 # config.model.bias by (norm_bias, classifier_bias, attention_bias, mlp_bias, decoder_bias).
 BIAS_FIELDS = ("norm_bias", "classifier_bias", "attention_bias", "mlp_bias", "decoder_bias")
 BIASES = {
@@ -69,23 +28,13 @@ ROPE_FIELDS = {
 }
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 0}
 DEFAULT_GLOBAL_EVERY = 3
-MODEL_FIELDS: dict[str, Any] = {
-    "family": "transformer",
-    "directionality": "bidirectional",
-    "positions": "rotary",
-    "norm_placement": "pre",
-    "first_norm": False,
-    "embed_norm": True,
-    "type_vocab_size": 0,
-    "lm_head": "bert",
-}  # of every ModernBERT
 
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, size of the vocabulary, 0) of a config.json, as settings.read_model."""
-    fields = settings.read_fields(where, config_json, NAMES)
+    fields = settings.read_fields(where, config_json, ARCHITECTURE.names)
     model = config.Model(
-        **MODEL_FIELDS,
+        **ARCHITECTURE.model,
         **fields,
         **_read_attention(where, config_json, fields["num_layers"]),
         bias=_read_bias(where, config_json),
@@ -144,13 +93,13 @@ def _read_theta(where, config_json, name, older_name, default) -> float:
 
 def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
     """The config.json of a model of ours; raises ConfigError if the model is not a ModernBERT."""
-    settings.require_fields(model, MODEL_FIELDS, "transformers' ModernBERT needs")
-    settings.require_default_blocks(model, "ModernBERT", ("first_norm", "bias", "local_window"))
+    settings.require_fields(model, ARCHITECTURE.model, "transformers' ModernBERT needs")
+    settings.require_default_blocks(model, "ModernBERT", ARCHITECTURE.own_blocks)
     local_theta = model.local_rope_theta or model.rope_theta
     biases = next(biases for biases, bias in BIASES.items() if bias == model.bias)
     global_every = 0 if model.global_layers else model.global_every if model.local_window else 1
     return {
-        **settings.build_entries(model, "modernbert", ARCHITECTURES["modernbert"].model_class, NAMES, order_V),
+        **settings.build_entries(model, "modernbert", ARCHITECTURE.model_class, ARCHITECTURE.names, order_V),
         "mlp_dropout": model.dropout,
         "max_position_embeddings": model.max_positions,
         "classifier_activation": settings.name_activation(model.lm_head_activation),

@@ -1,8 +1,7 @@
-"""The config.json and the tensor names of NeoBERT (Breton et al. 2025, arXiv 2502.19587), mapped to ours.
+"""The config.json of NeoBERT (Breton et al. 2025, arXiv 2502.19587), mapped to ours.
 
-transformers has no class for it: its repository has one, which its config.json names. One matrix holds query, key and
-value of one head after the other, and a rotation turns neighboring entries of a head; one holds both halves of the
-gated MLP, in our order.
+transformers has no class for it: its repository has one, which its config.json names. A rotation turns neighboring
+entries of a head.
 """
 
 from collections.abc import Mapping
@@ -12,33 +11,10 @@ import numpy as np
 
 from mlm.base import config, errors
 from mlm.models.hub import settings
-from mlm.models.hub.architecture import HubArchitecture
-from mlm.models.hub.bert import SIZES
+from mlm.models.hub.architecture import ARCHITECTURES
 
+ARCHITECTURE = ARCHITECTURES["neobert"]
 REPOSITORY = "chandar-lab/NeoBERT"  # whose classes read what is exported
-LAYER_PARAMS = {
-    "attention_norm": "attention_norm",
-    "qkv": "attention.qkv",
-    "wo": "attention.out",
-    "ffn_norm": "mlp_norm",
-    "ffn.w12": "mlp.up",
-    "ffn.w3": "mlp.down",
-}
-LABEL_HEAD = {"dense": "pool", "classifier": "label"}
-NAMES = settings.EntryNames(SIZES, {}, "norm_eps", "hidden_act", 1e-6, "SwiGLU", activations={"SwiGLU": "swiglu"})
-MODEL_FIELDS: dict[str, Any] = {
-    "family": "transformer",
-    "directionality": "bidirectional",
-    "positions": "rotary",
-    "norm": "rmsnorm",
-    "norm_placement": "pre",
-    "embed_norm": False,
-    "type_vocab_size": 0,
-    "lm_head": "linear",
-    "bias": "output",
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-}  # of every NeoBERT
 
 
 def order_qkv(width: int, num_heads: int) -> np.ndarray:
@@ -48,34 +24,14 @@ def order_qkv(width: int, num_heads: int) -> np.ndarray:
     return np.concatenate([halves_HxPxhx2.transpose(1, 0, 3, 2).ravel(), columns_HxPxd[:, 2].ravel()])
 
 
-ARCHITECTURES = {
-    "neobert": HubArchitecture(
-        "model",
-        "NeoBERTLMHead",
-        NAMES,
-        "pre",
-        {"encoder": "token"},
-        "transformer_encoder",
-        LAYER_PARAMS,
-        lm_head={},
-        lm_head_bias="decoder.bias",
-        decoder="decoder",
-        heads={"classification": LABEL_HEAD, "regression": LABEL_HEAD},
-        stack_params={"layer_norm": "norm"},
-        order_qkv=order_qkv,
-    )
-}
-
-
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, size of the vocabulary, 0) of a config.json, as settings.read_model."""
     auto_map: Any = config_json.get("auto_map", {})
     errors.require(isinstance(auto_map, dict), f"{where}: auto_map", auto_map, "names of classes")
-    fields = settings.read_fields(where, config_json, NAMES)
-    fields["tie_embeddings"] = False
+    fields = settings.read_fields(where, config_json, ARCHITECTURE.names)
     fields["mlp_dim"] = -(-(2 * fields["mlp_dim"] // 3) // 8) * 8  # two thirds, a multiple of 8
     max_positions = settings.get_integer(where, config_json, "max_length", 1, 1024)
-    model = config.Model(**MODEL_FIELDS, **fields, max_positions=max_positions)
+    model = config.Model(**(fields | ARCHITECTURE.model), max_positions=max_positions)
     return model, settings.get_integer(where, config_json, "vocab_size", 1), 0
 
 

@@ -1,13 +1,11 @@
 """What all config.json have in common: reads entries, and checks what a class of transformers needs."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlm.base import config, errors, files
+from mlm.base import config, errors
 from mlm.base.special import CLS, PAD, SEP
 
 CONFIG_FILE = "config.json"
@@ -26,18 +24,6 @@ BLOCK_FIELDS = (
     *("norm", "first_norm", "bias", "layer_scale", "qk_norm", "attention_gate", "local_window", "embedding_dim"),
     *("num_unique_layers", "relative_bias", "rope_scaling"),
 )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises ConfigError if the file is missing or holds anything else."""
-    try:
-        content = json.loads(files.read_regular_file(path))
-    except OSError as error:
-        raise errors.ConfigError(f"{path}: expected a file ({files.describe_error(error)})") from None
-    except (ValueError, RecursionError) as error:
-        raise errors.ConfigError(f"{path}: expected JSON ({errors.first_line(error)})") from None
-    errors.require(isinstance(content, dict), str(path), content, "a JSON object")
-    return content
 
 
 def get_integer(where: str, config_json: Mapping, name: str, low: int, default: int | None = None) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from mlm.base import errors, files
-from mlm.models.hub import settings
 
 TENSOR_FILE = "model.safetensors"
 PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "tf_model.h5", "flax_model.msgpack")
@@ -58,7 +57,7 @@ def list_tensor_files(folder: Path) -> list[Path]:
 
 def list_shards(index: Path) -> list[Path]:
     """The files that an index of shards names, in order of name."""
-    weight_map: Any = settings.read_json(index).get("weight_map")
+    weight_map: Any = files.read_json_object(index).get("weight_map")
     names = {*weight_map.values()} if isinstance(weight_map, dict) else set()
     is_valid = bool(names) and all(isinstance(name, str) and name == Path(name).name for name in names)
     errors.require(is_valid, f"{index}: weight_map", weight_map, "the name of a file of this folder for each tensor")

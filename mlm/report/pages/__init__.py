@@ -14,4 +14,5 @@ def render(file: str, /, **values) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}  # of tojson: the order of keys stays
     return environment.get_template(file).render(palette=specs, **values)

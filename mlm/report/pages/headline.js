@@ -28,9 +28,10 @@
     if (lines.some(line => line.cell === cell)) svg.append(make("circle", { class: "at", cx: place(mean), cy: "50%", r: 3 }));
     cell.append(svg);
   }
-  if (models.length > 1 && lines.length) {
-    document.querySelector(".headline th.drawn").append(
-      `dashed: ${[...new Set(lines.map(({ cell }) => name(cell)))].join(", ")}`);
+  if (models.length > 1) {
+    document.querySelector(".headline th.drawn").append(lines.length
+      ? `dashed: ${[...new Set(lines.map(({ cell }) => name(cell)))].join(", ")}`
+      : `${low.toPrecision(3)} to ${high.toPrecision(3)}`);
   }
   if (models.length < 2) for (const cell of document.querySelectorAll(".headline .drawn")) cell.remove();
 }

@@ -16,7 +16,6 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
 """
 
 import collections
-import json
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -200,7 +199,6 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         provenance=provenance,
         runs=collect_runs(results, different, provenance, group) if results else [],
         drawings=figures.collect_drawings(findings.charts, styles, findings.searches),
-        embed_json=embed_json,
         vega=figures.bundle_vega() if findings.charts else "",
         collect_notes=table.collect_notes,
     )
@@ -261,7 +259,7 @@ def collect_runs(
 
     def measure(kind: str, columns: Sequence[Column]) -> Iterator[RunColumn]:
         for name, title, form, _ in columns:
-            values = [read_value(result, name) for result in results]
+            values = [result["evaluation"].get(name, result.get(name)) for result in results]
             if any(value is not None for value in values):
                 yield RunColumn(name, title, kind, values, form)
 
@@ -288,13 +286,3 @@ def collect_runs(
             if any(values)
         ),
     ]
-
-
-def read_value(result: dict, name: str) -> float | None:
-    """A number of a run, from its evaluation or its result."""
-    return result["evaluation"].get(name, result.get(name))
-
-
-def embed_json(value) -> str:
-    """JSON that is safe inside a script element."""
-    return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, separators=(",", ":")))

@@ -8,7 +8,7 @@ widths have BERT's initialization and dropout (Devlin et al. 2019, appendix A.2)
 
 from mlm import models
 from mlm.base import config, recipe_constants
-from mlm.base.derived_fields import DerivedField
+from mlm.base.fields import DerivedField
 
 SMALL_WIDTH = 128
 LEARNING_RATE = 1e-3  # also of a small model that goes on from a trained one

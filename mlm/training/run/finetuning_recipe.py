@@ -24,13 +24,7 @@ SMALL_EPOCHS, MIN_UPDATES = (EPOCHS, 10.0, 30.0), 300
 SEED_STRIDE = 1000  # between the seeds of two pretrained runs' fine-tunings: no two fine-tunings share a seed
 LEARNING_RATES = (2e-5, 3e-5, 5e-5)
 LEARNING_RATES_BY_WIDTH = {128: (5e-4, 1e-3, 2e-3), 256: (3e-4, 5e-4, 1e-3)}  # up to this width
-# Most examples of a task fit.
-SEQ_LENS = {
-    **dict.fromkeys(("topic", "pair", "tag", "subject", "cola"), 32),
-    **dict.fromkeys(("sst2", "wnut17", "swag"), 64),
-    "stsb": 96,
-    **dict.fromkeys(("mnli", "qnli", "qqp", "mrpc", "rte"), 128),
-}
+LANGUAGE_SEQ_LEN = 32  # of the built-in language's tasks
 
 
 class Trial(NamedTuple):
@@ -108,12 +102,10 @@ def plan_config(
 def check(cfg: config.Config) -> None:
     """Raises ConfigError if config.downstream asks for an impossible fine-tuning, or names files that do not exist."""
     for trial in {(trial.task, trial.variant, trial.batch_size): trial for trial in list_trials(cfg)}.values():
-        try:
+        with errors.name_place(f"config.downstream, {trial.task}"):
             trial_cfg = plan_config(cfg, trial)
             if trial.task not in tasks.LANGUAGE_TASKS:
                 splits.find_files(trial_cfg.data)
-        except errors.ConfigError as error:
-            raise errors.ConfigError(f"config.downstream, {trial.task}: {error}") from None
 
 
 def choose_finetuning_folder(source: str, name: str) -> Path:
@@ -163,10 +155,10 @@ def prepare_finetuning(
 
 def make_recipe(inherited: Mapping[str, Any], task: str) -> fields.Layer:
     """The recipe for a task; inherited: the fields of the run that the fine-tuning starts from."""
-    seq_len = inherited["pack.seq_len"]
+    seq_len = tasks.TASKS[task].seq_len if task in tasks.TASKS else LANGUAGE_SEQ_LEN * (task in tasks.LANGUAGE_TASKS)
     changes = {
         "train.batch_size": BATCH_SIZE,
         "optim.learning_rate": get_learning_rates(inherited["model.width"])[1],
-        "pack.seq_len": min(seq_len, SEQ_LENS.get(task) or seq_len),
+        "pack.seq_len": min(inherited["pack.seq_len"], seq_len or math.inf),
     }
     return fields.Layer("fine-tuning recipe", RECIPE | changes)

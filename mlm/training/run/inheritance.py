@@ -5,7 +5,6 @@ from typing import Any
 
 from mlm import objectives
 from mlm.base import conditional_fields, config, errors, fields, files
-from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds
@@ -59,7 +58,7 @@ def _inherit_model(cfg):
     if cfg.model.rope_scaling and not inherited_fields.get("model.rope_scaling"):
         length = "pack.seq_len" if run else "model.max_positions"
         inherited_fields["model.rope_original_len"] = inherited_fields[length]
-    data = fill_derived_fields(corpus.DERIVED_FIELDS, cfg).data
+    data = fields.fill_derived_fields(corpus.DERIVED_FIELDS, cfg).data
     language = {name for name in inherited_fields if name.startswith("data.language.")}
     if data.corpus == "language":
         expected = f"text to train on, or config.data.task, since {source} has a vocabulary of its own"
@@ -73,7 +72,7 @@ def _inherit_model(cfg):
 def _read_teacher_fields(cfg) -> dict[str, Any]:
     """Those that the run in cfg.workdir has already, if it has this teacher, and that is gone; {} if it reads none."""
     fields.check_values(cfg)
-    derived = fill_derived_fields((*corpus.DERIVED_FIELDS, *tasks.DERIVED_FIELDS), cfg)
+    derived = fields.fill_derived_fields((*corpus.DERIVED_FIELDS, *tasks.DERIVED_FIELDS), cfg)
     if TEACHER in conditional_fields.find_unread_fields(objectives.FIELD_CONDITIONS, fields.flatten(derived)):
         return {}
     path, names = cfg.distillation.teacher, ("distillation.teacher_sha256", "tokenizer.path")
@@ -89,7 +88,7 @@ def _read_teacher_fields(cfg) -> dict[str, Any]:
         expected = f"posterior, the directory of a run, or a Hugging Face folder{hint}"
         errors.require(saved.get(TEACHER) == path, f"config.{TEACHER}", path, expected)
         digest, tokenizer = (saved[name] for name in names)
-    is_generated = derived.data.corpus == "language"  # its vocabulary is its own; `teacher.load_teacher` compares them
+    is_generated = derived.data.corpus == "language"  # whose vocabulary is its own; `load_teacher` compares them
     return {TEACHER: path, names[0]: digest} | ({} if is_generated else {names[1]: tokenizer})
 
 

@@ -1,17 +1,22 @@
-"""The initial parameters of a model: random, those of another run's newest checkpoint, or a Hugging Face folder's."""
+"""What a run reads of trained models: its initial parameters, of a run or a Hugging Face folder, and its teacher."""
 
-from typing import Any
+import dataclasses
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from absl import logging
 
-from mlm import objectives
-from mlm.base import config, errors, fields, types
+from mlm import models, objectives
+from mlm.base import config, errors, fields, phases, types
 from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.objectives import distillation
 from mlm.training.run import adaptation, pretrained_folder, trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import trainable
+
+TEACHER = "distillation.teacher"
 
 
 def init_from_source(
@@ -112,3 +117,54 @@ def _describe_differences(cfg: config.Config, source_cfg: config.Config) -> str:
         for name, value in flat.items()
         if name.startswith("model.") and not name.endswith(("kernels", "dropout")) and source_flat[name] != value
     )
+
+
+class Teacher(NamedTuple):
+    """A trained model; params: numpy, of the model alone; digest: of the checkpoint or the folder."""
+
+    model: config.Model
+    params: types.Params
+    digest: str
+
+    def describe(self, cfg: config.Config) -> dict[str, Any]:
+        """What stands in the provenance of the run of a config."""
+        return {"teacher": {"path": cfg.distillation.teacher, "sha256": self.digest}}
+
+    def join_state(self, state: types.TrainState) -> types.TrainState:
+        """The state with the teacher's parameters beside its own."""
+        return state._replace(params=state.params | {types.TEACHER: self.params})
+
+
+def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> Teacher | None:
+    """The teacher of a run whose data have this tokenizer; None: the run has none, or one that is no model.
+
+    Raises ConfigError if it is gone or another one, predicts no masked tokens, reads another vocabulary or shorter
+    examples, or has states of another width than config.distillation.hidden_weight needs.
+    """
+    if not distillation.has_model(cfg):
+        return None
+    path, has_lm_head = cfg.distillation.teacher, True
+    require = functools.partial(errors.require_field, cfg)
+    if pretrained_folder.is_pretrained_folder(path):
+        folder = pretrained_folder.find_folder(path, f"config.{TEACHER}")
+        source, digest = pretrained_folder.read_folder(folder), pretrained_folder.compute_digest(folder)
+        params, has_lm_head = source.params, source.has_lm_head
+    else:
+        is_run = RunDirectory(path).read_identity() is not None
+        require(TEACHER, is_run, "this run's teacher, which is there no more; set distillation.teacher=PATH")
+        source = trained_run.load(path, {}, exclusive=not RunDirectory(path).result.exists())
+        params, digest = source.program.partitioner.get_state(source.state).params, source.digest
+    is_same = cfg.distillation.teacher_sha256 in ("", digest)
+    require("distillation.teacher_sha256", is_same, f"what is in {path}, {digest}")
+    is_masked = objectives.get_visibility(source.cfg) is types.Visibility.UNMASKED and has_lm_head
+    require(TEACHER, is_masked, f"a model of masked tokens with its output layer, not {source.cfg.objective}")
+    expected = f"a model with the run's vocabulary; leave tokenizer.path out, or set it to {path}"
+    require(TEACHER, source.tokenizer.model == tokenizer.model, expected)
+    model = dataclasses.replace(source.cfg.model, kernels=cfg.model.kernels)
+    seq_len = max(phase.cfg.pack.seq_len for phase in phases.list_phases(cfg))
+    is_long = not models.reads_field(source.cfg, "max_positions") or seq_len <= model.max_positions
+    require("pack.seq_len", is_long, f"at most {model.max_positions}, as {path} reads")
+    has_states = not cfg.distillation.hidden_weight or model.width == cfg.model.width
+    expected = f"0, since states of {path} have {model.width} entries, not config.model.width = {cfg.model.width}"
+    require("distillation.hidden_weight", has_states, expected)
+    return Teacher(model, params["model"], digest)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mlm import models
 from mlm.base import config, fields, files, phases, types
+from mlm.base.errors import RunStopped
 from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.data.rows import loader, mixture, pack
 from mlm.data.text import corpus
@@ -21,8 +22,7 @@ from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Profile
 from mlm.training.run.log import Log
-from mlm.training.run.preemption import Preemption, RunStopped
-from mlm.training.run.teacher import Teacher, load_teacher
+from mlm.training.run.preemption import Preemption
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel, update
 from mlm.training.step import program as programs
@@ -72,7 +72,7 @@ def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
 def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
     """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
     segments = mixture.list_segments(cfg, packed, pack.load_dataset)
-    teacher = load_teacher(cfg, packed.tokenizer)
+    teacher = initialization.load_teacher(cfg, packed.tokenizer)
     program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.model if teacher else None)
     with checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg)) as checkpoints:
         saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
@@ -131,7 +131,7 @@ class TrainingRun:
         checkpoints,
         saved,
         cut: bool,
-        teacher: Teacher | None,
+        teacher: initialization.Teacher | None,
         sources: dict[str, Any],
     ):
         packed, self.teacher_model = segments[-1].packed, teacher.model if teacher else None

@@ -10,14 +10,6 @@ from mlm.training.step import parallel
 REPEAT_SECONDS = 1.0
 
 
-class RunStopped(Exception):
-    """The run was stopped by `signal`; it saved its state first, and the same command continues it."""
-
-    def __init__(self, message: str, number: int | None):
-        super().__init__(message)
-        self.signal = number or signal.SIGTERM
-
-
 class Preemption:
     """A request to stop the run; the processes of a run agree on the step.
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from mlm import models, objectives
 from mlm.base import config, errors, extras, fields, files, types
-from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.rows import labelled
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.hub_model import get_original_ids
@@ -61,15 +60,7 @@ def download_folder(path: str) -> str:
     """The local folder of a path; downloads hf:ORG/NAME[@REVISION]. Raises ConfigError if that fails."""
     if not path.startswith(HUB_PREFIX):
         return path
-    name, _, revision = path.removeprefix(HUB_PREFIX).partition("@")
-    huggingface_hub = extras.import_extra("huggingface_hub", "hub", path)
-    try:
-        return huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=list(DOWNLOADED_FILES))
-    except Exception as error:  # of the network, the name, the server, the disk
-        raise errors.ConfigError(
-            f"{path}: cannot be downloaded ({errors.first_line(error)}); expected the name of a "
-            "model on huggingface.co, and a network"
-        ) from None
+    return extras.download_from_hub(path, path.removeprefix(HUB_PREFIX), DOWNLOADED_FILES)
 
 
 def read_folder(folder: Path | str) -> PretrainedFolder:
@@ -97,7 +88,7 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
             "finetune.pooling": head.pooling,
         }
     cfg = fields.override(config.Config(workdir=str(folder), model=model), values)
-    cfg = fill_derived_fields(objectives.DERIVED_FIELDS, cfg)
+    cfg = fields.fill_derived_fields(objectives.DERIVED_FIELDS, cfg)
     dataset_info = make_dataset_info(cfg, tokenizer, head.classes if head else ())
     params = {"model": pretrained.params, "objective": head.params if head else {}}
     return PretrainedFolder(
@@ -109,7 +100,7 @@ def _resolve_saved_config(folder, values) -> config.Config:
     """The config of a folder that was written with a config of this project."""
     cfg = fields.override(config.Config(), values | {"workdir": str(folder)})
     fields.check_values(cfg)
-    cfg = fill_derived_fields((*models.DERIVED_FIELDS, *objectives.DERIVED_FIELDS), cfg)
+    cfg = fields.fill_derived_fields((*models.DERIVED_FIELDS, *objectives.DERIVED_FIELDS), cfg)
     models.check(cfg)
     objectives.check(cfg)
     return cfg

@@ -7,7 +7,6 @@ from typing import Any
 from mlm import models, objectives
 from mlm.base import batch_warmup, conditional_fields, errors, fields, phases
 from mlm.base.config import Config
-from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus, sources
@@ -129,7 +128,7 @@ def find_unread_settings(cfg: Config, names: Collection[str] = ()) -> dict[str, 
 
 def derive_fields(cfg: Config, names: Collection[str] = ()) -> Config:
     """The config with the fields that follow from others filled in, where they are not set; names: of those set."""
-    return fill_derived_fields(DERIVED_FIELDS, cfg, names)
+    return fields.fill_derived_fields(DERIVED_FIELDS, cfg, names)
 
 
 def check(cfg: Config) -> None:
@@ -184,10 +183,8 @@ def _check_phases(cfg):
         is_read = field not in unread or not getattr(cfg.phases, name)
         errors.require_field(cfg, f"phases.{name}", is_read, f"none, since {unread.get(field)}")
     for phase in phases.list_phases(cfg)[:-1]:
-        try:
+        with errors.name_place(f"config.phases, phase {phase.number + 1}"):
             _check_resolved(phase.cfg)
-        except errors.ConfigError as error:
-            raise errors.ConfigError(f"config.phases, phase {phase.number + 1}: {error}") from None
 
 
 def _check_init(cfg):
