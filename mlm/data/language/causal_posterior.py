@@ -62,7 +62,7 @@ def add_end_state(hmm: HMM) -> HMM:
     if favorites is not None:
         ends = 0, favorites.lemma_W.max() + 1, 1
         of_words = (np.append(x_W, x) for x_W, x in zip(favorites, ends, strict=False))
-        favorites = Favorites(*of_words, favorites.prob_F)
+        favorites = Favorites(*of_words, prob_F=favorites.prob_F)
     return hmm._replace(
         trans_SxS=trans_SxS,
         class_SxC=class_SxC,
@@ -136,7 +136,7 @@ def _compute_posterior(reader, words_NxL, window) -> Posterior:
         infer = functools.partial(_infer_examples, hmm, jnp.asarray(reader.first_S), weight_FxS)
         found = map_batches(infer, EXAMPLE_BATCH, words_NxP, written_NxP)
         seen_KxP = select_seen(reader.hmm, words_NxP, np.zeros(words_NxP.shape, bool), *queried, left=True)
-        return make_posterior(*queried, *(x_NxPxZ[queried] for x_NxPxZ in found), seen_KxP)
+        return make_posterior(*queried, *(x_NxPxZ[queried] for x_NxPxZ in found), seen_KxL=seen_KxP)
     (row_K, column_K), written_K = queried, written_NxP[queried]
     column_KxI = column_K[:, None] + np.arange(-window, 1)
     near_KxI = words_NxP[row_K[:, None], np.maximum(column_KxI, 0)]
@@ -147,7 +147,9 @@ def _compute_posterior(reader, words_NxL, window) -> Posterior:
     first_KxS = np.array(before_FxS)[np.maximum(written_K - window, 0)]
     infer = functools.partial(_infer_windows, hmm, weight_FxS)
     seen_KxI = words_KxI[:, :-1] if reader.hmm.favorites else words_KxI[:, :0]
-    return make_posterior(*queried, *map_batches(infer, WINDOW_BATCH, words_KxI, written_K, first_KxS), seen_KxI)
+    return make_posterior(
+        *queried, *map_batches(infer, WINDOW_BATCH, words_KxI, written_K, first_KxS), seen_KxL=seen_KxI
+    )
 
 
 def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Posterior:

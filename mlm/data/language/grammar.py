@@ -291,7 +291,9 @@ def _build_latents(language, classes):
     if not fields:
         return *tables, None
     prob_F = [language.recall_prob if stems == "name" else language.favorite_prob for stems, _ in fields]
-    return *tables, Favorites(*(np.concatenate(x_W) for x_W in zip(*of_words, strict=True)), np.array([0, *prob_F]))
+    return *tables, Favorites(
+        *(np.concatenate(x_W) for x_W in zip(*of_words, strict=True)), prob_F=np.array([0, *prob_F])
+    )
 
 
 def _compute_zipf_probs(nats_xW: np.ndarray, zipf: float) -> np.ndarray:

@@ -99,7 +99,12 @@ def _sample_favorites(favorites, streams):
     _, first_U = np.unique(favorites.lemma_W, return_index=True)  # a word of each lemma
     for field in range(1, fields):
         member_U = first_U[favorites.field_W[first_U] == field]
-        drawn_D = _invert_cdf(_build_cdf(favorites.base_W[None, member_U]), len(member_U), 0, uniform_DxF[:, field])
+        drawn_D = _invert_cdf(
+            _build_cdf(favorites.base_W[None, member_U]),
+            len(member_U),
+            np.zeros(len(streams), int),
+            uniform_DxF[:, field],
+        )
         favorite_DxF[:, field] = favorites.lemma_W[member_U][drawn_D]
     return favorite_DxF
 
@@ -155,7 +160,7 @@ def sample_documents(
             state_DxL[:, m] = state_D = _invert_cdf(trans, states, state_D, uniform_DxLxU[:, m, 0])
         class_DxL = _invert_cdf(kind, classes, state_DxL, uniform_DxLxU[..., 1])
         drawn_DxL = _sample_words(hmm, class_DxL, topic_D[open_D], name_D[open_D], uniform_DxLxU[..., 2])
-        if favorite_DxF is not None:
+        if favorites is not None and favorite_DxF is not None:
             wanted_DxL = np.take_along_axis(favorite_DxF[open_D], favorites.field_W[drawn_DxL], 1)
             form_DxL = _find_forms(hmm, class_DxL, wanted_DxL)
             drawn_DxL = np.where(

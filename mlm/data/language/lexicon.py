@@ -105,7 +105,12 @@ def list_lemmas(language: Language) -> dict[str, list[str]]:
         kind: [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
         for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE))
     }
-    lemmas |= {"adverb": ADVERBS.split(), "adjective": ADJECTIVES.split(), "name": NAMES.split()[: language.num_names]}
+    single: dict[str, list[str]] = {
+        "adverb": ADVERBS.split(),
+        "adjective": ADJECTIVES.split(),
+        "name": NAMES.split()[: language.num_names],
+    }
+    lemmas |= single
     forms = {kind: 2 if kind in INFLECTED and language.morphology != "split" else 1 for kind in lemmas}
     more = language.vocab_size - sum(forms[kind] * len(members) for kind, members in lemmas.items()) - NUM_CLOSED
     count = more / sum(share * forms[kind] for kind, share in {**MADE_UP, "adjective": 0.2}.items())

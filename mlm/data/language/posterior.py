@@ -304,7 +304,7 @@ def _compute_local_posterior(function, size, hmm, words_NxL, masked_NxL, window)
     near = functools.partial(function, put_on_device(hmm))
     found = map_batches(near, size, words_KxI, visible_KxI, first_KxS, last_KxS)
     seen_KxI = np.where(visible_KxI, words_KxI, -1)[:, : None if hmm.favorites else 0]
-    return make_posterior(row_K, column_K, *found, seen_KxI)
+    return make_posterior(row_K, column_K, *found, seen_KxL=seen_KxI)
 
 
 def compute_window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
@@ -360,7 +360,7 @@ def compute_infilling_posterior(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.
     infer, visible_NxL = functools.partial(_infer_infilling, put_on_device(hmm)), ~hidden_NxL & (words_NxL >= 0)
     found = map_batches(infer, EXAMPLE_BATCH, words_NxL, visible_NxL)
     seen_KxL = select_seen(hmm, words_NxL, visible_NxL, *queried, left=True)
-    return make_posterior(*queried, *(x_NxLxZ[queried] for x_NxLxZ in found), seen_KxL)
+    return make_posterior(*queried, *(x_NxLxZ[queried] for x_NxLxZ in found), seen_KxL=seen_KxL)
 
 
 def _compute_repeat_log_odds(favorites, field_x, words_x):
