@@ -20,7 +20,7 @@ Run        ln -s FOLDER texts  # wikitext-2 with train.txt, valid.txt; novels-en
            mlm sweep run experiments/transfer.py --scale=removed --workers=2 workdir=runs/transfer-laptop
 Scales     quick: five interventions, the language and Python's docstrings, one seed. laptop: all, four texts, today's
            language and its presets, three seeds, 3,200 and 9,600 examples. removed: the preset of novels, and without
-           each of its ingredients, 3,200 examples, beside the same runs on texts.
+           each of its ingredients (of its words 1,000 are left), 3,200 examples, beside the same runs on texts.
 Cost       quick: two minutes on 2 CPU cores. laptop: 1,281 points, eight hours with --workers=2, 13 GB of checkpoints;
            removed: 372 more, an hour and a half: estimated from 0.09 CPU seconds a step on texts and 0.15 on presets,
            on a busy machine, and 10 s a point for all else. A seed at a time; each part resumes.
@@ -102,7 +102,6 @@ TEXTS = {
     "docstrings": {"data.corpus": "docstrings"},
 }
 INGREDIENTS = {  # of a preset, each with its fields
-    "vocabulary": ("vocab_size",),
     "favorites": ("num_favorites", "favorite_prob"),
     "ambiguity": ("ambiguity_prob",),
     "scenes": ("num_scenes", "scene_prob", "scene_keep_prob"),
@@ -110,7 +109,7 @@ INGREDIENTS = {  # of a preset, each with its fields
 REMOVED = {
     f"novels_without_{name}": drop_fields(PRESETS["novels"], *(f"data.language.{field}" for field in fields))
     for name, fields in INGREDIENTS.items()
-}
+} | {"novels_of_1000_words": PRESETS["novels"] | {"data.language.vocab_size": 1_000}}  # fewer leave scenes without
 LANGUAGES = PRESETS | REMOVED
 LENGTHS = {"short": 3_200, "long": 9_600}  # examples
 USER_TEXTS = ("wikitext", "novels_en", "textbooks", "novels_hu")

@@ -5,7 +5,10 @@ import pytest
 from scipy import stats
 
 from experiments import transfer
+from mlm.base import config, fields
+from mlm.data.language import grammar
 from mlm.report import agreement
+from mlm.training.run import resolution
 
 
 def test_measures_are_those_of_scipy_and_of_least_squares():
@@ -87,6 +90,14 @@ def test_a_change_of_a_changed_model_keeps_what_its_base_changed():
         fields["train.steps"] * fields["train.batch_size"] for name, fields in points.items() if "-long-" in name
     }
     assert examples == {transfer.LENGTHS["long"]}
+
+
+@pytest.mark.parametrize("corpus", [*transfer.REMOVED, "wikipedia"])
+def test_a_language_without_an_ingredient_is_one(corpus):
+    points = transfer.sweep("removed" if corpus in transfer.REMOVED else "laptop")
+    cfg = resolution.resolve(fields.override(config.Config(), points[f"{corpus}-short-transformer-seed0"]))
+    words = next(grammar.iterate_documents(cfg.data.language)).split()
+    assert 8 < len(words) <= 126 and words[-1] == "."
 
 
 def test_only_interventions_that_all_corpora_have_are_measured():
