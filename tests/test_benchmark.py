@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.benchmark import growth, matmul_limit, mlm_step, timing
-from mlm.base import recipe_constants
+from experiments.benchmark import accelerator, accelerator_sides, card, compiled, growth, matmul_limit, mlm_step, timing
+from mlm.base import config, fields, files, recipe_constants
 from mlm.experiment import paper_recipes
+from mlm.launch.cluster import accelerators
+from mlm.training.run import resolution
 
 pytestmark = pytest.mark.slow
 
@@ -121,3 +123,41 @@ def test_a_wrong_part_or_flag_is_one_line(words, expected, tmp_path):
     )
     assert done.returncode == 2 and not (tmp_path / "none").exists()
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and expected in done.stderr
+
+
+def test_a_card_has_ours_first_and_what_its_peers_compile_last():
+    sides = card.list_sides(accelerator_sides.FULL, is_smallest=False)
+    ours = [side for side in sides if not side.name]
+    assert sides[: len(ours)] == ours and {side.part for side in ours} == {"transformer", "lstm"}
+    shapes = ("base 32 x 512", "base 128 x 128", "large 16 x 512")
+    cases = [f"{shape} bfloat16{rest}" for shape in shapes for rest in (", no attention dropout", "")]
+    assert [side.case for side in ours][:-1] == cases
+    assert {side.case for side in sides if side.name} == {side.case for side in ours}
+    names = [side.name for side in sides if side.name]
+    assert [", compiled" in name for name in names] == sorted(", compiled" in name for name in names)
+
+
+def test_a_card_writes_its_page_and_goes_on_without_its_tests(tmp_path, monkeypatch):
+    """The tests' last line and the failures stand on the page; a second command does not run the tests again."""
+    notes = ["1 failed, 2 passed in 3 s", "never run"]
+    monkeypatch.setattr(card, "run_tests", lambda *_: {"part": "tests", "case": "fused_norm", "note": notes.pop(0)})
+
+    def measure(folder, sides, parts, *, needs_accelerator, limit):
+        assert needs_accelerator and 0 < limit <= card.LIMIT
+        files.write_json_with_digest(folder / "machine.json", {"device": "H1", "versions": {"jax": "1", "torch": None}})
+        files.write_text(folder / "table.md", "| part |\n")
+        return ["a side: it ended"]
+
+    monkeypatch.setattr(accelerator, "run", measure)
+    for _ in range(2):
+        assert card.run(tmp_path, is_smallest=False) == ["tests: 1 failed, 2 passed in 3 s", "a side: it ended"]
+    page = (tmp_path / "results.md").read_text()
+    for text in ("# H1\n", "jax 1.", "1 failed, 2 passed", "Failed: a side: it ended.", "| part |"):
+        assert text in page
+
+
+def test_each_compiled_case_is_a_config_and_an_accelerator():
+    for case in compiled.list_cases():
+        assert resolution.resolve(fields.override(config.Config(), case.changes)).tokenizer.vocab_size
+        _, name = accelerators.split_count(case.devices)
+        assert accelerators.find_accelerator("devices", name) in accelerators.ACCELERATORS

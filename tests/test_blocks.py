@@ -12,7 +12,7 @@ from small import FAMILY_CELLS, ONE_EACH, VOCAB, batch, mark_further, params_of,
 
 from mlm import models
 from mlm.base import config, errors, fields
-from mlm.models import MODELS, attention, layers, lm, positions
+from mlm.models import MODELS, attention, layers, lm, positions, residual
 from mlm.models.hub import bert, gpt2
 from mlm.models.transformer import TransformerEncoder
 from mlm.training.run import resolution
@@ -67,7 +67,7 @@ def test_an_mlp_is_its_formula(activation, kernels):
     np.testing.assert_allclose(mlp.apply({"params": params}, X_BxLxD), expected, atol=1e-4)
 
 
-class Tripled(layers.ResidualLayer):
+class Tripled(residual.ResidualLayer):
     """A layer whose sublayer triples."""
 
     @layers.nn.compact

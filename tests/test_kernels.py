@@ -56,7 +56,7 @@ def test_names_are_accepted(kernels):
     ("platform", "expected"),
     [
         ("cpu", ALL),
-        ("gpu", "cross_entropy,gelu,cudnn_attention,fused_attention,recomputation"),
+        ("gpu", "cross_entropy,gelu,cudnn_attention,fused_attention,fused_norm,recomputation"),
         ("tpu", "recurrence,blocked_cross_entropy,gelu,splash_attention,fused_attention,recomputation"),
     ],
 )

@@ -14,7 +14,7 @@ from small import small_config
 
 from mlm.base import config, fields
 from mlm.launch.cluster import accelerators
-from mlm.launch.sweep import plan, subprocess_worker
+from mlm.launch.sweep import plan, subprocess_worker, target_compiler
 from mlm.objectives import masking
 from mlm.training.compilation import cost
 from mlm.training.run import resolution
@@ -124,6 +124,27 @@ def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_oth
     said = list(lines)
     assert [line.split()[1:3] for line in said[:3]] == [["bad", "|"], ["2", "points"], ["3", "points"]]
     assert "cannot be planned: x = 1: expected 2" in said[0] and "< 1 minute" in said[1] and " fit;" in said[1]
+
+
+@pytest.mark.usefixtures("uncounted")
+@pytest.mark.parametrize(
+    ("family", "attention", "shown"),
+    [("transformer", "fused_attention", "fused_attention"), ("transformer", "", "plain"), ("feedforward", "", "")],
+)
+def test_a_compiled_plan_names_attention_and_traffic(family, attention, shown):
+    """The configured layers, unrolled or not, are what the compiler gets."""
+    unrolled = []
+
+    def compile_mesh(cfg, vocab_size):
+        unrolled.append(cfg.model.scan_unroll)
+        return cost.StepCost(1e9, {}, arguments=1e9, traffic=33.5e9, attention=attention)
+
+    kind = accelerators.ACCELERATORS["H100"]
+    target = target_compiler.make_target("H100", kind, 1)
+    cfg = member(family=family, cell="bag" if family == "feedforward" else "", model__scan_unroll=2)
+    row = point(cfg, "H100", exact=True, target=target, compile_mesh=compile_mesh, as_configured=True)
+    assert (row["attention"], row["traffic"], set(unrolled)) == (shown, 33.5, {2})
+    assert row["at_least"].startswith("9.99 ms")  # of 33.5 GB
 
 
 @pytest.mark.exhaustive

@@ -78,6 +78,37 @@ def test_memory_counts_slices_of_stacks_and_nothing_that_stays_in_fast_memory():
     assert start in started and data_movement.count_bytes(started) == data_movement.count_bytes(PROGRAM)
 
 
+# A kernel that splits queries from one product with keys and values, and rotates them: halves of a slice of a sum.
+SPLIT = """
+%split (product: bf16[64,96], bias: bf16[96]) -> bf16[64,32] {
+  %product = bf16[64,96]{1,0} parameter(0)
+  %bias = bf16[96]{0} parameter(1)
+  %biases = bf16[64,96]{1,0} broadcast(%bias), dimensions={1}
+  %sum = bf16[64,96]{1,0} add(%product, %biases)
+  %queries = bf16[64,32]{1,0} slice(%sum), slice={[0:64], [0:32]}
+  %left = bf16[64,16]{1,0} slice(%queries), slice={[0:64], [0:16]}
+  %right = bf16[64,16]{1,0} slice(%queries), slice={[0:64], [16:32]}
+  %negative = bf16[64,16]{1,0} negate(%right)
+  ROOT %turned = bf16[64,32]{1,0} concatenate(%negative, %left), dimensions={1}
+}
+
+ENTRY %main (product: bf16[64,96], bias: bf16[96]) -> bf16[64,32] {
+  %product = bf16[64,96]{1,0} parameter(0)
+  %bias = bf16[96]{0} parameter(1)
+  ROOT %fusion = bf16[64,32]{1,0} fusion(%product, %bias), kind=kLoop, calls=%split
+}
+"""
+
+
+def test_of_an_array_the_entries_count_that_a_kernel_needs():
+    """A third of the product, twice: read and written; both slices of it, not one of them and not all of it."""
+    assert data_movement.count_bytes(SPLIT) == 2 * 64 * 32 * 2 + 96 * 2
+    same_half = SPLIT.replace("slice={[0:64], [16:32]}", "slice={[0:64], [0:16]}")
+    assert data_movement.count_bytes(same_half) == (64 * 16 + 64 * 32) * 2 + 96 * 2
+    unsliced = SPLIT.replace("slice(%sum), slice", "reverse(%sum), slice")
+    assert data_movement.count_bytes(unsliced) == (64 * 96 + 64 * 32) * 2 + 96 * 2
+
+
 def test_a_step_takes_the_longest_of_its_bounds_and_then_what_nothing_overlaps():
     """Two slices of two devices: the first collective leaves its slice, the second does not."""
     chips = Accelerator(1e12, 1e9, 2, "", bandwidth=1e9, link_bandwidth=1e6, network_bandwidth=1e3)

@@ -92,6 +92,7 @@ def test_libtpu_plans_what_fits_and_what_does_not():
     row = plan_point("v5e-4", small_config("transformer", model__num_layers=1, **changes))
     assert row["verdict"].startswith("fits (") and row["memory_plain"] > 0
     gradients = 4 * row["parameters"] / 1e9
+    assert row["attention"] == "plain" and row["traffic"] > 0  # of short examples
     all_reduced = float(re.search(r"all-reduce ([\d.e+-]+)", row["communicated"])[1])
     assert gradients <= all_reduced < 1.1 * gradients
 
@@ -99,9 +100,15 @@ def test_libtpu_plans_what_fits_and_what_does_not():
 @pytest.mark.exhaustive
 @needs("H100-8")
 def test_the_compiler_of_gpus_plans_too():
-    cfg = small_config("transformer", model__num_layers=1, train__batch_size=64, tokenizer__vocab_size=500)
+    changes = {"model__width": 128, "model__num_heads": 4, "model__dtype": "bfloat16", "pack__seq_len": 128}
+    changes |= {"tokenizer__vocab_size": 500, "model__num_layers": 2, "train__batch_size": 64}
     with target_compiler.open_compiler(make_target("H100-8")) as compile_mesh:
-        assert compile_mesh(program.make_static_config(cfg), 500).memory > 0
+        found = {}
+        for rate in (0.0, 0.1):
+            cfg = small_config("transformer", model__attention_dropout=rate, **changes)
+            found[rate] = compile_mesh(program.make_static_config(cfg), 500)
+    assert min(one.memory for one in found.values()) > 0
+    assert [one.attention for one in found.values()] == ["cudnn_attention", "fused_attention"]
 
 
 @pytest.mark.parametrize(

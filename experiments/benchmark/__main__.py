@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from mlm.cli import command
@@ -31,12 +31,15 @@ PARTS = (
     "growth",
 )
 EXTRA_PARTS = ("scaling",)  # run only if --only names it: it has no peer
+COMPILED_PARTS = ("gpu", "tpu", "paper")
 ACCELERATOR_PARTS = ("matmul", "transformer", "finetuning", "lstm", "generation", "population")
 
 DESCRIPTION = """Measure training and inference speed, beside PyTorch, transformers, Flax and datasets.
 
     python -m experiments.benchmark --only=transformer,rnn
     python -m experiments.benchmark --accelerator [--smallest] [--only=matmul,lstm]
+    python -m experiments.benchmark --card [--smallest]
+    python -m experiments.benchmark --compiled [--only=gpu,tpu,paper]
 
 Peers that are not installed (pip install -e .[bench]) are left out.
 """
@@ -57,6 +60,17 @@ def make_parser() -> command.CommandParser:
         action="store_true",
         help="what to measure on a card, within 40 minutes; the same command goes on where it ended",
     )
+    parser.add_argument(
+        "--card",
+        action="store_true",
+        help="what to do first on a card that is lent, within 10 minutes: the kernels' tests, then the figures that "
+        "answer the open questions, as rows of results",
+    )
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="what the compilers of devices that are not here say (pip install 'mlm[tpu,gpu-plan]'): docs/scaling.md",
+    )
     parser.add_argument("--smallest", action="store_true", help="--accelerator on tiny shapes, also on a CPU")
     parser.add_argument("--workdir", default="runs/benchmark", metavar="FOLDER", help="folder of the table")
     parser.add_argument("--no-tune_malloc", dest="tune_malloc", action="store_false", help="do not tune malloc")
@@ -69,9 +83,11 @@ def main() -> None:
     from mlm.base import errors
     from mlm.cli import entry
 
+    known = ACCELERATOR_PARTS if args.accelerator else COMPILED_PARTS if args.compiled else (*PARTS, *EXTRA_PARTS)
     for name in args.only:
-        errors.require_one_of("--only", name, ACCELERATOR_PARTS if args.accelerator else (*PARTS, *EXTRA_PARTS))
-    errors.require(args.accelerator or not args.smallest, "--smallest", True, "--accelerator beside it")
+        errors.require_one_of("--only", name, known)
+    has_smallest = args.accelerator or args.card
+    errors.require(has_smallest or not args.smallest, "--smallest", True, "--accelerator or --card beside it")
     if args.tune_malloc:
         entry.tune_malloc()
         os.environ.update(machine.ENVIRONMENT)
@@ -84,8 +100,11 @@ def main() -> None:
     from mlm.report import table
 
     command.configure_logs(has_progress=False)
-    if args.accelerator:
-        measure_accelerator(folder, args.only or ACCELERATOR_PARTS, is_smallest=args.smallest)
+    if args.accelerator or args.card:
+        measure_accelerator(folder, args.only or ACCELERATOR_PARTS, is_smallest=args.smallest, is_card=args.card)
+        return
+    if args.compiled:
+        measure_compiled(folder / "compiled", args.only or COMPILED_PARTS)
         return
     folder.mkdir(parents=True, exist_ok=True)
     description = machine.describe_machine()
@@ -109,9 +128,12 @@ def main() -> None:
         sys.exit(1)
 
 
-def measure_accelerator(folder: Path, parts: Collection[str], *, is_smallest: bool) -> None:
-    from experiments.benchmark import accelerator, accelerator_sides
+def measure_accelerator(folder: Path, parts: Collection[str], *, is_smallest: bool, is_card: bool) -> None:
+    from experiments.benchmark import accelerator, accelerator_sides, card
 
+    if is_card:
+        exit_if_failed(card.run(folder / ("card_smallest" if is_smallest else "card"), is_smallest=is_smallest))
+        return
     scale = accelerator_sides.SMALLEST if is_smallest else accelerator_sides.FULL
     failures = accelerator.run(
         folder / ("smallest" if is_smallest else "accelerator"),
@@ -119,6 +141,24 @@ def measure_accelerator(folder: Path, parts: Collection[str], *, is_smallest: bo
         parts,
         needs_accelerator=not is_smallest,
     )
+    exit_if_failed(failures)
+
+
+def measure_compiled(folder: Path, parts: Collection[str]) -> None:
+    os.environ["JAX_PLATFORMS"] = "cpu"  # nothing here needs an accelerator
+    from experiments.benchmark import compiled
+    from mlm.report import table
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for row in compiled.measure(parts):
+        rows.append(row)
+        print(table.to_grid(rows[-1:], compiled.COLUMNS, "plain").splitlines()[1], flush=True)
+        table.write_table(folder, rows, compiled.COLUMNS)
+    print(f"written: {folder}/table.md, .csv, .tex")
+
+
+def exit_if_failed(failures: Sequence[str]) -> None:
     if failures:
         print("\n".join(["what failed:", *failures]), file=sys.stderr)
         sys.exit(1)

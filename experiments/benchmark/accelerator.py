@@ -28,11 +28,13 @@ COLUMNS = (
 )
 
 
-def run(folder: Path, sides: Sequence[Side], parts: Collection[str], *, needs_accelerator: bool) -> list[str]:
+def run(
+    folder: Path, sides: Sequence[Side], parts: Collection[str], *, needs_accelerator: bool, limit: float = LIMIT
+) -> list[str]:
     """Measures the sides of these parts that have no rows in the folder; returns a line for each that failed.
 
     After each, it writes the table of all results in the folder. A side whose package or devices are missing does not
-    fail. Sides that have not begun after LIMIT seconds are left to the next command.
+    fail. Sides that have not begun after `limit` seconds are left to the next command.
 
     Raises:
         ConfigError: The folder has results of another device, or there is no accelerator although needs_accelerator.
@@ -59,7 +61,7 @@ def run(folder: Path, sides: Sequence[Side], parts: Collection[str], *, needs_ac
     start, failures = time.monotonic(), []
     for number, side in enumerate(waiting):
         now = time.monotonic()
-        if now > begin + LIMIT:
+        if now > begin + limit:
             failures.append(f"the time is up: {len(waiting) - number} sides are left to the same command")
             break
         left = f", about {(now - start) / number * (len(waiting) - number) / 60:,.0f} min left" if number else ""

@@ -32,7 +32,7 @@ def attend(
     # The kernels give no weights and take no bias. Those without dropout come first: they need no hash.
     if bias_BxHxLxS is None and not module.is_mutable_collection("intermediates"):
         if attention_kernels.can_use_cudnn(model, q, k, visible_Bx1xLxS, rate):
-            return jax.nn.dot_product_attention(q, k, v, mask=visible_Bx1xLxS, implementation="cudnn")
+            return attention_kernels.attend_by_cudnn(q, k, v, visible_Bx1xLxS)
         if segments is not None and attention_kernels.can_use_splash(model, q, segments, rate):
             return attention_kernels.attend_by_splash(q, k, v, segments)
         if segments is not None and fused_attention.can_use_fused(model, q.shape[1], d):

@@ -129,6 +129,12 @@ def can_use_cudnn(model: config.Model, q_BxLxHxd, k_BxSxHxd, visible_Bx1xLxS, ra
     )
 
 
+def attend_by_cudnn(q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS):
+    """out_BxLxHxd: attention over the visible keys; what it reads is saved, which costs what its product would."""
+    qkv = (ad_checkpoint.checkpoint_name(x, stack.FUSED_KERNEL) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
+    return jax.nn.dot_product_attention(*qkv, mask=visible_Bx1xLxS, implementation="cudnn")
+
+
 def can_use_splash(model: config.Model, q_BxLxHxd, segments: positions.Segments, rate: float) -> bool:
     """Whether splash attention computes attention of this shape and dropout rate on the devices that are traced for."""
     return (

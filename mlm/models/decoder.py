@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import attention, incremental, layers, positions, stack
+from mlm.models import attention, incremental, layers, positions, residual, stack
 
 
-class DecoderLayer(layers.ResidualLayer):
+class DecoderLayer(residual.ResidualLayer):
     """Causal self-attention, attention to the source, and an MLP."""
 
     @nn.compact

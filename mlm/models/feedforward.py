@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import incremental, layers, lm, stack
+from mlm.models import incremental, layers, lm, residual, stack
 
 
 def list_offsets(window: int, directionality: str) -> list[int]:
@@ -37,7 +37,7 @@ def gather_neighbors(x_BxLxD, segments_BxL, offsets: Sequence[int], left_B=None)
     return pairs
 
 
-class FeedforwardLayer(layers.ResidualLayer):
+class FeedforwardLayer(residual.ResidualLayer):
     """A layer over one position's vector: an MLP with norms and a residual connection."""
 
     @nn.compact

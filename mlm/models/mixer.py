@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import feedforward, incremental, layers, lm, positions, stack
+from mlm.models import feedforward, incremental, layers, lm, positions, residual, stack
 
 SPATIAL_STD = 1e-3  # of the initial weights of a spatial gate, which start near zero (Liu et al. 2021)
 
@@ -117,7 +117,7 @@ MIXERS = {
 }
 
 
-class MixerLayer(layers.ResidualLayer):
+class MixerLayer(residual.ResidualLayer):
     """A mixing sublayer and perhaps an MLP, each with norms and a residual connection."""
 
     @nn.compact

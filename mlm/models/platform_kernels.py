@@ -13,7 +13,7 @@ from mlm.base import config, errors
 
 KERNELS = (
     *("matmul", "recurrence", "cross_entropy", "blocked_cross_entropy", "gelu"),
-    *("attention", "cudnn_attention", "splash_attention", "fused_attention", "recomputation"),
+    *("attention", "cudnn_attention", "splash_attention", "fused_attention", "fused_norm", "recomputation"),
 )
 FUSED_ATTENTION = ("cudnn_attention", "splash_attention")  # they drop no attention weights, as fused_attention does
 VOCAB_BLOCK = 8192  # entries of a block of `blocked_cross_entropy`, at most
@@ -23,7 +23,7 @@ REFERENCE = "reference"  # none of them
 # what their compilers say (docs/scaling.md). On other platforms: none.
 FASTER_KERNELS = {
     "cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention"),
-    "gpu": ("gelu", "cross_entropy", "cudnn_attention", "fused_attention", "recomputation"),
+    "gpu": ("gelu", "cross_entropy", "cudnn_attention", "fused_attention", "fused_norm", "recomputation"),
     "tpu": ("recurrence", "blocked_cross_entropy", "gelu", "splash_attention", "fused_attention", "recomputation"),
 }
 

@@ -12,13 +12,23 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import incremental, layers, lm, parallel_cells, platform_kernels, recurrence, stack, state_space
+from mlm.models import (
+    incremental,
+    layers,
+    lm,
+    parallel_cells,
+    platform_kernels,
+    recurrence,
+    residual,
+    stack,
+    state_space,
+)
 
 PARALLEL_CELLS = parallel_cells.CELLS | {"ssd": state_space.SSD}
 CELLS: dict[str, Any] = recurrence.CELLS | PARALLEL_CELLS  # the first is the default
 
 
-class RecurrentLayer(layers.ResidualLayer):
+class RecurrentLayer(residual.ResidualLayer):
     """A recurrent layer with norms and a residual connection."""
 
     @nn.compact

@@ -3,10 +3,10 @@
 import flax.linen as nn
 
 from mlm.base import config, errors, types
-from mlm.models import attention, incremental, layers, lm, positions, stack
+from mlm.models import attention, incremental, layers, lm, positions, residual, stack
 
 
-class TransformerLayer(layers.ResidualLayer):
+class TransformerLayer(residual.ResidualLayer):
     """A Transformer layer: attention and an MLP, each with norms and a residual connection."""
 
     @nn.compact

@@ -20,7 +20,7 @@ from mlm.base.types import StaticConfig
 from mlm.data.rows import mixture, pack
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import subprocess_worker, target_compiler
-from mlm.models import lm
+from mlm.models import MODELS, lm
 from mlm.report.table import Column, format_cell
 from mlm.training.compilation import cost
 from mlm.training.run import loop
@@ -44,6 +44,8 @@ COLUMNS = (
     Column("code", "MB code", ".0f"),
     Column("hours", "hours", ".3g"),
     Column("communicated", "GB communicated per step"),
+    Column("attention", "attention"),
+    Column("traffic", "GB traffic per step", ".1f"),
     Column("at_least", "time at least"),
     Column("step", "time per step"),
     Column("largest_batch", "largest batch", ",d"),
@@ -157,7 +159,7 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
         "memory_remat": every_variant,
         "memory_fsdp": every_variant and several,
         "memory_fsdp_remat": every_variant and several,
-        **dict.fromkeys(("arguments", "temporaries", "code", "at_least"), options.target),
+        **dict.fromkeys(("arguments", "temporaries", "code", "attention", "traffic", "at_least"), options.target),
         "communicated": several and options.exact,
         "step": options.measure_step,
         "largest_batch": options.finds_batch,
@@ -249,6 +251,10 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     if options.target and costs[chosen].arguments:
         row |= {name: getattr(costs[chosen], name) / 1e9 for name in ("arguments", "temporaries")}
         row["code"] = costs[chosen].code / 1e6
+        has_attention = "attention_dropout" in MODELS[cfg.model.family].conditional_fields
+        row["attention"] = costs[chosen].attention or ("plain" if has_attention else "")
+        traffic = costs[chosen].traffic
+        row["traffic"] = traffic and traffic / 1e9
         bound = target_compiler.bound_step(costs[chosen], work, options.accelerator, num_devices)
         row |= {"at_least": target_compiler.describe_roofline(bound)} if bound else {}
     if options.finds_batch:

@@ -128,6 +128,14 @@ SIZE_FIELDS = (  # on which the memory of a step depends
 )
 
 
+# What a compiled program calls the kernels of self-attention.
+ATTENTION_CALLS = {
+    "cudnn_attention": "dot_product_attention_fwd",
+    "splash_attention": "splash_mha_fwd",
+    "fused_attention": "fused_attention_compute_output",
+}
+
+
 class StepCost(NamedTuple):
     """The compiler's plan for a step."""
 
@@ -138,6 +146,7 @@ class StepCost(NamedTuple):
     code: float = 0.0  # bytes of machine code, on a TPU in its memory
     transfers: tuple[data_movement.Collective, ...] = ()
     traffic: float | None = None  # bytes read from and written to the device's main memory (data_movement.py)
+    attention: str = ""  # its kernels, with commas; "": the plain formula, or there is no attention
 
 
 def read_cost(compiled: jax.stages.Compiled) -> StepCost:
@@ -154,6 +163,7 @@ def read_cost(compiled: jax.stages.Compiled) -> StepCost:
         memory.generated_code_size_in_bytes,
         tuple(found),
         data_movement.count_bytes(text),
+        ",".join(kernel for kernel, call in ATTENTION_CALLS.items() if call in text),
     )
 
 
@@ -176,16 +186,18 @@ def compile_step(
 def lower_step(
     cfg: types.StaticConfig, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
 ) -> jax.stages.Lowered:
-    """A step of a static config on a full batch, with layers rolled, lowered.
+    """A step of a static config on a full batch, lowered.
 
     It is lowered for one device here (single_device), for the given ones, which need not be here, or for all. Kernels
-    of this machine's CPU would not be those of the devices that it stands for: devices that are given have their own.
+    of this machine's CPU would not be those of the devices that it stands for, and its layers are rolled: devices that
+    are given have their own kernels, and run what a run on them would.
     """
-    platform = devices[0].platform if devices else ""
-    kernels = platform_kernels.resolve_kernels(cfg.model.kernels, platform) if devices else platform_kernels.REFERENCE
     # The loop of a growing batch does not say how often it runs, and so not what it moves between devices.
-    full_batch = {"train.batch_warmup_fraction": 0.0}
-    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.kernels": kernels} | full_batch)
+    changes = {"train.batch_warmup_fraction": 0.0, "model.kernels": platform_kernels.REFERENCE, "model.scan_unroll": 1}
+    if devices:
+        kernels = platform_kernels.resolve_kernels(cfg.model.kernels, devices[0].platform)
+        changes |= {"model.kernels": kernels, "model.scan_unroll": cfg.model.scan_unroll}
+    cfg = fields.override(cfg, changes)
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     train_step = functools.partial(update.train_step, cfg, *program.build_model_and_objective(cfg, dataset_info))
     mode = parallel.MODES["data_parallel" if single_device else cfg.parallel.mode]

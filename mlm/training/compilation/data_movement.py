@@ -28,6 +28,11 @@ FREE = (
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"),
     *("while", "call", "conditional", "optimization-barrier", "add-dependency", "opt-barrier", "iota"),
 )
+# What needs of its operands the entries that are needed of its result.
+ENTRYWISE = (
+    *("bitcast", "reshape", "transpose", "copy", "convert", "add", "subtract", "multiply", "divide", "negate"),
+    *("select", "compare", "and", "or", "xor", "not", "maximum", "minimum", "exponential", "power", "rsqrt", "sqrt"),
+)
 
 
 class Collective(NamedTuple):
@@ -178,16 +183,31 @@ def count_fusion_bytes(
             total += measure(by_name[output.operands[1]].type)
         else:
             total += measure(type_)
-    parameters = [one for one in body if one.operation == "parameter"]
-    for one in parameters:
-        number = int(one.rest.partition(")")[0])
-        type_ = operand_types[number] if number < len(operand_types) else one.type
-        uses = [use for use in body if one.name in use.operands and use.operation != "bitcast"]
-        slices = [use for use in uses if use.operation == "dynamic-slice" and use.operands[0] == one.name]
-        if one.name in replaced or not measure(type_):
-            continue
-        total += sum(measure(use.type) for use in slices) if slices and len(slices) == len(uses) else measure(type_)
+    share = compute_read_shares(body)
+    for one in body:
+        if one.operation == "parameter" and one.name not in replaced:
+            number = int(one.rest.partition(")")[0])
+            type_ = operand_types[number] if number < len(operand_types) else one.type
+            total += int(share[one.name] * measure(type_))
     return total
+
+
+def compute_read_shares(body: Sequence[hlo.Instruction]) -> dict[str, float]:
+    """By name: the share of an instruction's entries that a fused computation needs; it computes no others."""
+    share = {one.name: float(one.is_root) for one in body}
+    slices: dict[str, dict[str, float]] = {}  # by the sliced array: the shares of different slices
+    for one in reversed(body):  # users stand behind what they use
+        for number, name in enumerate(one.operands):
+            if name not in share:
+                continue
+            if one.operation in ("slice", "dynamic-slice", "gather") and number == 0:
+                part = slices.setdefault(name, {})
+                type_ = next(other.type for other in body if other.name == name)
+                part[one.rest] = share[one.name] * hlo.compute_type_bytes(one.type) / hlo.compute_type_bytes(type_)
+                share[name] = max(share[name], min(1.0, sum(part.values())))
+            else:
+                share[name] = max(share[name], share[one.name] if one.operation in ENTRYWISE else 1.0)
+    return share
 
 
 def measure(type_: str) -> int:
