@@ -1,4 +1,7 @@
-"""mlm floor: exact probabilities of texts of the built-in language."""
+"""mlm floor: exact probabilities of texts of the built-in language, and its statistics beside those of texts."""
+
+import dataclasses
+import itertools
 
 from mlm.base import errors, text_files
 from mlm.base.flag import Flag
@@ -9,10 +12,14 @@ DESCRIPTION = """Exact probabilities of the built-in language; nothing is traine
     mlm floor bound [--documents=200] [--orders=1]
     mlm floor score "the horse sleeps ." [--file=texts.txt]
     mlm floor next "the horse" [--top_k=10]
+    mlm floor statistics [wikipedia] [novels] [FILE ...] [--words=1000000] [--boundary=file]
 
 bound: sample held-out documents and print their mean -log P: left to right, right to left, word by word in a random
 order, and over random masks of every size with the exact posterior. Errors of differences are paired over documents.
 score: print -log P of each document. next: print the most probable next words.
+statistics: print how words are distributed in the language, in the presets of these names (mlm/experiment/recipes.py)
+and in texts, of equal numbers of words, in passages of data.language.max_words: vocabulary, Zipf's exponent, entropy,
+repeats and mutual information by distance, perplexities of n-grams. A word is a run of letters in lower case or a mark.
 The fields data.language.* define the language.
 """
 
@@ -22,15 +29,20 @@ FLAGS = (
     Flag("orders", 1, "bound: number of random masks of each size (1)", low=1),
     Flag("file", "", "score: documents, one a line"),
     Flag("top_k", 10, "next: number of words to print (10)", low=1),
+    Flag("words", 1_000_000, "statistics: number of words to count, of each source (1000000)", low=1000),
+    Flag("boundary", "file", "statistics: where a document of a text ends, as config.data.document_boundary (file)"),
 )
 
 
 def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm floor", description=DESCRIPTION, has_fields=True)
-    parser.add_argument("verb", metavar="VERB", help="bound, score or next")
+    parser.add_argument("verb", metavar="VERB", help="bound, score, next or statistics")
     parser.add_argument(
-        "texts", metavar="TEXT", nargs="*", help="documents (score), or the beginning of a document (next)"
+        "texts",
+        metavar="TEXT",
+        nargs="*",
+        help="documents (score), the beginning of a document (next), or presets and files of text (statistics)",
     )
     command.add_flags(parser, *FLAGS)
     return parser
@@ -93,7 +105,40 @@ def rank_next_words(language, args):
         yield {"what": words[word_id] or "(the end)", "probability": float(np.exp(log_prob_W[word_id]))}
 
 
-VERBS = {"bound": measure_bound, "score": score_texts, "next": rank_next_words}
+def compare_statistics(language, args):
+    """The statistics of words: of the language, and of each file and preset; a column a source."""
+    import numpy as np
+
+    from mlm.data.language import grammar
+    from mlm.data.text import files, word_statistics
+    from mlm.experiment.recipes import LANGUAGES
+
+    boundary = files.make_boundary("--boundary", args.boundary)
+    found: dict[str, dict[str, float]] = {}
+    for source in dict.fromkeys(["language", *args.texts]):
+        if fields := LANGUAGES.get(source):
+            language = dataclasses.replace(language, **{name.rpartition(".")[2]: x for name, x in fields.items()})
+        is_language = source in LANGUAGES
+        if is_language:
+            documents = map(str.split, grammar.iterate_documents(language))
+            passages = list(itertools.islice(documents, args.words // language.max_words))
+        else:
+            texts = files.read_documents(files.find_files("TEXT", source), boundary)
+            words = (word_statistics.split_words(text.text) for text in texts)
+            passages = word_statistics.sample_passages(words, language.max_words, args.words)
+        found[source] = word_statistics.compute_statistics(word_statistics.number_words(passages))
+        if is_language:  # of a text's words nobody knows the classes
+            known = grammar.build_grammar(language)
+            kinds = dict(zip(known.words, known.kind_W.tolist(), strict=True))
+            shared = ["/" in kinds[word] for word in itertools.chain(*passages)]
+            found[source]["share of words that may be noun or verb"] = float(np.mean(shared))
+    for title in dict.fromkeys(itertools.chain(*found.values())):
+        values = {source: own[title] for source, own in found.items() if title in own}
+        texts = {source: f"{x:,.0f}" if x >= 1000 else f"{x:.3g}" for source, x in values.items()}
+        yield {"what": title} | texts
+
+
+VERBS = {"bound": measure_bound, "score": score_texts, "next": rank_next_words, "statistics": compare_statistics}
 
 
 def main(words: list[str]) -> None:
@@ -115,4 +160,6 @@ def main(words: list[str]) -> None:
         Column("word", "nats per word", ".5f"),
         Column("word_error", "its error", ".5f"),
     )
-    print(to_markdown(rows, [column for column in columns if column.name in rows[0]]))
+    sources = dict.fromkeys(name for row in rows for name in row) if args.verb == "statistics" else {}
+    shown = [column for column in columns if column.name in rows[0]]
+    print(to_markdown(rows, [*shown, *(Column(name, name) for name in sources if name != "what")]))

@@ -56,7 +56,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     items, weight_I = probes.sample_items(all_items, BINS[case.name]["distance"], MAX_ITEMS, cfg.eval.mask_seed)
     if not len(weight_I):
         return {}
-    entry_W = np.array([packed.tokenizer.pieces.index(word) for word in language.words])
+    entry = {piece: i for i, piece in enumerate(packed.tokenizer.pieces)}
+    entry_W = np.array([entry[word] for word in language.words])
     partitioner = run.program.partitioner
     score_batch = partitioner.jit_per_example(compute_masked_log_probs, objectives.shift_states(cfg, run.program.model))
     batches = map(partitioner.put_batch, iterate_masked_batches(cfg, packed.validation, items))

@@ -115,4 +115,5 @@ def make_value(score: Score, number: int) -> float:
     loss = REFERENCE_LOSSES.get(score.reference, 4.0) if score.reference else 3.0 + number / 1000
     if score.columns[0].endswith(series.EXCESS):
         return loss - REFERENCE_LOSSES[references.FLOOR_TITLES["floor"]]
-    return float(np.exp(loss)) if score.function == "exp_mean" else 0.5 + number / 10_000 if score.share else loss
+    share = 0.5 if score.reference else 0.5 + number / 10_000  # references are equal in runs on the same examples
+    return float(np.exp(loss)) if score.function == "exp_mean" else share if score.share else loss
