@@ -5,8 +5,8 @@ mlm train --config=configs/nanogpt.py --config.data.path=input.txt --config.work
 
 from mlm.base import fields
 from mlm.base.config import Config
-from mlm.experiment.paper_recipes import NANOGPT
+from mlm.experiment.paper_recipes import RECIPES
 
 
 def get_config() -> Config:
-    return fields.override(Config(), NANOGPT | {"data.corpus": "text", "eval.ngram_order": 5})
+    return fields.override(Config(), RECIPES["nanogpt"].fields | {"data.corpus": "text", "eval.ngram_order": 5})

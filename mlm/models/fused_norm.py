@@ -31,9 +31,10 @@ NUM_WARPS = 4  # of a program on a GPU
 
 def can_use_fused(model: config.Model, x_BxLxD) -> bool:
     """Whether the kernel computes a norm of this shape on the devices that are traced for."""
-    _, L, D = x_BxLxD.shape
+    *_, L, D = x_BxLxD.shape
     return (
         platform_kernels.uses_kernel(model, "fused_norm")
+        and x_BxLxD.ndim == 3  # not a token of each example, as generation has
         and platform_kernels.find_platform() in ROWS  # a run may go on elsewhere
         and model.norm in NORMS
         and L % 16 == 0  # not so where two tokens create the parameters
