@@ -13,9 +13,9 @@ Scales     quick: four models, one seed, for a first look. trials: four learning
            tuned. long: those with gates or attention at micro size, three seeds, 256,000 examples once, with what
            laptop's search chose: a family is within 0.02 nats of the floor if its 95% interval over seeds ends there.
            recurrences: LSTM, GRU and Transformer beside cells that train in parallel (minGRU, minLSTM, Griffin's,
-           Mamba-2's), micro size, three seeds, laptop's examples and masks; the learning rate and
-           batch are the LSTM's where no trial chose. recurrences_quick: 40 steps, to see that they run. Their speed by
-           length: --only=rnn of experiments/benchmark.
+           Mamba-2's), micro size, three seeds, laptop's examples and masks, each with a search of its own.
+           recurrences_quick: 40 steps, to see that they run. Their speed by length: --only=rnn of
+           experiments/benchmark.
            mixers: the Transformer beside models without attention and recurrence (gated convolution, gMLP, FNet),
            micro size, three seeds, laptop's examples and masks; the learning rate and batch are the Transformer's where
            no trial chose. FNet's paper has 92% to 97% of BERT's accuracy on GLUE (arXiv 2105.03824, abstract).
@@ -23,8 +23,9 @@ Scales     quick: four models, one seed, for a first look. trials: four learning
            paper: all at base size, three seeds, BERT's batch size, English Wikipedia, for an accelerator; all have
            BERT's learning rate, tuned for none of them.
 Cost       quick: a minute or two per point on 2 CPU cores. trials: 168 points, two and a half hours. laptop: 42 points,
-           80 minutes. long: 12 points, 84 minutes. All with --workers=2; long is measured, the others are estimates
-           from the time per example.
+           80 minutes. long: 12 points, 84 minutes. recurrences: 21 points, an hour, and 56 trials, another. All with
+           --workers=2; long is measured, so are recurrences, beside other work; the others are estimates from the time
+           per example.
 Data       The built-in language, whose floor (Bayes-optimal loss) is known, except at scale paper. Your own text:
            --config.data.path=...
 Search     mlm sweep search experiments/architectures.py --scale=laptop --trials=8 --workers=2

@@ -70,7 +70,11 @@ def compare_points(sweep) -> None:
     words += [f"--budget={args.budget}"] if args.budget != "steps" else []
     line = f"mlm sweep run {shlex.join([*words, *(f'{name}={value}' for name, value in changes.items())])}"
     tables = page.collect_tables(experiment, results)
-    names = getattr(experiment, "RESULT_TABLES", ())
+    own = f"search-{args.scale}"  # in place of another scale's
+    is_searched = any(one.stem == own for one in tables.tables)
+    names = [
+        own if is_searched and name.startswith("search-") else name for name in getattr(experiment, "RESULT_TABLES", ())
+    ]
     assert tables.headline is not None  # a sweep without results ended above
     shown = reproduction.render_tables(tables.headline, tables.columns, [tables.claims, *tables.tables], names)
     if args.evaluate is None:
