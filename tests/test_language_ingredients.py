@@ -160,6 +160,46 @@ def test_floors_agree_with_each_other(grown):
     np.testing.assert_allclose(log_prob_KxW[at_K, words_NxL[few.example_K, few.position_K]], log_prob_K, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", [*INGREDIENTS])
+def test_the_language_itself_has_the_posterior_of_every_latent_in_turn(name):
+    """At full size: a topic and a name at a time, in float64, by products over states alone; all but favorites."""
+    fields = INGREDIENTS[name] | {"num_favorites": 0}
+    hmm = grammar.build_grammar(Language(max_words=12, num_names=6, **fields)).hmm
+    words_NxL = sample_documents(hmm, 12, 0, 0, 4)
+    masked_NxL = (np.random.default_rng(0).random(words_NxL.shape) < 0.3) & (words_NxL >= 0)
+    known = posterior.compute_posterior(hmm, words_NxL, masked_NxL)
+    log_prob_KxW = posterior.compute_log_probs(hmm, known)
+    assert len(log_prob_KxW) > 5
+    for example, column, log_prob_W in zip(known.example_K, known.position_K, log_prob_KxW, strict=True):
+        words_L = words_NxL[example]
+        own_L = words_L >= 0
+        share_W = _sum_latents(hmm, words_L[own_L], ~masked_NxL[example, own_L], column)
+        np.testing.assert_allclose(np.exp(log_prob_W), share_W / share_W.sum(), rtol=1e-5, atol=1e-7)
+    for words_L, log_prob in zip(
+        words_NxL, diffusion_bound.compute_log_probs(hmm, words_NxL, words_NxL >= 0), strict=True
+    ):
+        own_L = words_L[words_L >= 0]
+        written, any_words = (_sum_latents(hmm, own_L, np.full(len(own_L), seen), 0).sum() for seen in (True, False))
+        np.testing.assert_allclose(log_prob, np.log(written / any_words), rtol=1e-9)
+
+
+def _sum_latents(hmm, words_L, seen_L, asked):
+    """P(word asked, the words seen of a whole document) over all words; what is asked counts as any, or as seen."""
+    word_ZxW = (hmm.topic_emission_TxW[:, None] * hmm.name_emission_MxW).reshape(-1, len(hmm.class_W))
+    prior_Z = np.outer(hmm.topic_T, hmm.name_M).ravel()
+    word_SxW = hmm.class_SxC[:, hmm.class_W]
+    evidence_LxZxS = [
+        word_ZxW[:, [w]] * word_SxW[:, w] if seen else np.ones((1, 1)) for w, seen in zip(words_L, seen_L, strict=True)
+    ]
+    ahead_ZxS, back_ZxS = np.tile(hmm.initial, (len(prior_Z), 1)), np.tile(1.0 * hmm.is_end, (len(prior_Z), 1))
+    for evidence_ZxS in evidence_LxZxS[:asked]:
+        ahead_ZxS = (ahead_ZxS * evidence_ZxS) @ hmm.trans_SxS
+    for evidence_ZxS in evidence_LxZxS[:asked:-1]:
+        back_ZxS = (back_ZxS * evidence_ZxS) @ hmm.trans_SxS.T
+    share_W = prior_Z @ ((ahead_ZxS * back_ZxS) @ word_SxW * word_ZxW)
+    return share_W[words_L[asked]] if seen_L[asked] else share_W
+
+
 def test_a_teacher_knows_the_favorites():
     """The distribution of masked tokens in training is that of the floor."""
     words_NxL = sample_documents(TOGETHER, LENGTH, 0, 0, 20)
