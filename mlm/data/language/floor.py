@@ -102,7 +102,8 @@ def add_floors(one: Floor, other: Floor) -> Floor:
 
 def compute_vocab_groups(language: Grammar, pieces: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """kind_V and class_V: int32, equal for two entries of a vocabulary that share their kind, or kind and number."""
-    word_V = np.array([language.word_index.get(piece, -1) for piece in pieces])
+    number = language.number_words()
+    word_V = np.array([number.get(piece, -1) for piece in pieces])
     special_V = -1 - np.arange(len(pieces))
     _, kind_W = np.unique(language.kind_W, return_inverse=True)
     drawn_V = np.arange(len(pieces)) >= NUM_SPECIAL

@@ -48,15 +48,9 @@ class Grammar(NamedTuple):
     number_W: np.ndarray  # "s" or "p", as a noun, a verb or a determiner shows it; of an ending itself; "" elsewhere
     partner_W: np.ndarray  # the same lemma in the other number, of a noun or verb; -1 elsewhere
 
-    @property
-    def word_index(self) -> dict[str, int]:
+    def number_words(self) -> dict[str, int]:
         """The index of each word."""
-        return _index_words(self.words)
-
-
-@functools.lru_cache(maxsize=4)
-def _index_words(words):
-    return {word: i for i, word in enumerate(words)}
+        return {word: i for i, word in enumerate(self.words)}
 
 
 def build_transitions(language: Language) -> dict[State, dict[State, float]]:
@@ -316,7 +310,8 @@ def iterate_documents(language: Language, start: int = 0) -> Iterator[str]:
 
 def convert_ids_to_words(language: Grammar, pieces: list[str], ids_NxL: np.ndarray) -> np.ndarray:
     """words_NxL, the rows as `posterior` takes them: indices into language.words, -1 where a special token stands."""
-    return np.array([-1 if i < NUM_SPECIAL else language.word_index[piece] for i, piece in enumerate(pieces)])[ids_NxL]
+    number = language.number_words()
+    return np.array([-1 if i < NUM_SPECIAL else number[piece] for i, piece in enumerate(pieces)])[ids_NxL]
 
 
 def encode_texts(language: Grammar, texts: Sequence[str], length: int = 1) -> np.ndarray:
@@ -324,7 +319,7 @@ def encode_texts(language: Grammar, texts: Sequence[str], length: int = 1) -> np
 
     Raises ConfigError for a word that is not the language's.
     """
-    number = language.word_index
+    number = language.number_words()
     words_NxL = np.full((len(texts), max([length, *(len(text.split()) for text in texts)])), -1)
     for n, text in enumerate(texts):
         for place, word in enumerate(text.split()):

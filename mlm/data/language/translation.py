@@ -120,7 +120,7 @@ def list_target_tokens(language: Language, source: str) -> list[TargetToken]:
     """
     two, found = build_translation(language), []
     (words_L,) = grammars.encode_texts(two.grammar, [source])
-    ends = (np.flatnonzero(words_L == two.grammar.word_index["."]) + 1).tolist()
+    ends = (np.flatnonzero(words_L == two.grammar.words.index(".")) + 1).tolist()
     if ends[-1:] != [len(words_L)]:
         raise ValueError(f"{source!r}: expected complete sentences of the built-in language")
     for start, end in zip([0, *ends], ends, strict=False):
