@@ -57,6 +57,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         compute_part_sums,
         run.program.objective,
         objectives.get_loss_visibilities(cfg)["loss"],
+        int(references.compute_eval_mask(cfg, run.program, packed).sum(1).max()),
         *(group_V.tobytes() for group_V in vocab_groups),
         max_examples=cfg.eval.max_examples,
         model=objectives.shift_states(cfg, run.program.model),
@@ -82,6 +83,7 @@ def compute_part_sums(
     model: types.Model,
     objective: types.Objective,
     visibility: types.Visibility,
+    max_predictions: int,
     kinds: bytes,
     classes: bytes,
     params,
@@ -90,8 +92,8 @@ def compute_part_sums(
 ) -> dict:
     """Sums the nats of each part over each example; "weight" has the number of predictions.
 
-    visibility: what a prediction sees of its example, a key of floors.FLOORS. kinds, classes:
-    `floor.compute_vocab_groups`.
+    visibility: what a prediction sees of its example, a key of floors.FLOORS. max_predictions: of an example. kinds,
+    classes: `floor.compute_vocab_groups`.
     """
     tokens = batch.text
     ids_BxL = tokens.ids_BxL
@@ -106,18 +108,21 @@ def compute_part_sums(
         shift = 0 if predicts_own_token else {"left": 1, "right": -1}[direction]
         # The token beside a predicted one, on that side.
         predicted_BxL = jnp.roll(eval_mask_BxL, -1, axis=1) if shift == -1 else eval_mask_BxL
-        log_prob_BxLxV = jax.nn.log_softmax(model.logits(params["model"], jnp.roll(h_BxLxD, shift, axis=1)))
+        predicted_BxK, place_BxK = jax.lax.top_k(predicted_BxL.astype(jnp.float32), max_predictions)
+        ids_BxK = jnp.take_along_axis(ids_BxL, place_BxK, axis=1)
+        h_BxKxD = jnp.take_along_axis(jnp.roll(h_BxLxD, shift, axis=1), place_BxK[..., None], axis=1)
+        log_prob_BxKxV = jax.nn.log_softmax(model.logits(params["model"], h_BxKxD))
 
         def compute_group_log_prob(group):
             """log P of the group that the token belongs to."""
             group_V = jnp.asarray(np.frombuffer(group, np.int32))
-            same_BxLxV = group_V == group_V[ids_BxL][..., None]
-            return jax.nn.logsumexp(jnp.where(same_BxLxV, log_prob_BxLxV, -jnp.inf), axis=-1)
+            same_BxKxV = group_V == group_V[ids_BxK][..., None]
+            return jax.nn.logsumexp(jnp.where(same_BxKxV, log_prob_BxKxV, -jnp.inf), axis=-1)
 
-        kind_BxL, class_BxL = compute_group_log_prob(kinds), compute_group_log_prob(classes)
-        word_BxL = jnp.take_along_axis(log_prob_BxLxV, ids_BxL[..., None], axis=-1)[..., 0]
-        nats_PxBxL = -kind_BxL, kind_BxL - class_BxL, class_BxL - word_BxL, jnp.ones_like(word_BxL)
-        return jnp.where(predicted_BxL, jnp.stack(nats_PxBxL), 0).sum(-1)
+        kind_BxK, class_BxK = compute_group_log_prob(kinds), compute_group_log_prob(classes)
+        word_BxK = jnp.take_along_axis(log_prob_BxKxV, ids_BxK[..., None], axis=-1)[..., 0]
+        nats_PxBxK = -kind_BxK, kind_BxK - class_BxK, class_BxK - word_BxK, jnp.ones_like(word_BxK)
+        return jnp.where(predicted_BxK > 0, jnp.stack(nats_PxBxK), 0).sum(-1)
 
     states = model.encode(params["model"], input_tokens, source)
     sums_PxB = functools.reduce(jnp.add, map(sum_direction, model.directions, states))
