@@ -17,7 +17,7 @@ from mlm.data.rows import pack
 from mlm.inference.forward_passes import make_tokens
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
-from mlm.training.run import finetuning_recipe, loop, preemption, resolution
+from mlm.training.run import finetuning_recipe, hooks, loop, resolution
 from mlm.training.step import program
 
 VOCAB = 50
@@ -351,7 +351,7 @@ def train_config(cfg: config.Config) -> dict:
 def stop_at(cfg: config.Config, step: int) -> None:
     """Trains up to a step, where the run is asked to stop."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == step)
+        patch.setattr(hooks.Preemption, "is_requested", lambda self, checkpoints, number: number == step)
         with pytest.raises(errors.RunStopped):
             train_config(cfg)
 

@@ -10,12 +10,12 @@ from small import PLAIN, batch, get_refusal, make_letters_config, small_config, 
 from mlm.base import config, fields
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.tokenizers import kinds
-from mlm.training.run import adaptation, resolution
+from mlm.training.run import initialization, resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program, trainable
 
 NORMAL = {"init__new_vocabulary": True, "init__new_entries": "normal"}
-TEXTS = Path(adaptation.__file__).read_text().split("\n")
+TEXTS = Path(kinds.__file__).with_name("tokenizer.py").read_text().split("\n")
 
 
 def train(kind, vocab_size=150):
@@ -33,7 +33,7 @@ def draw_params(tokenizer, positions=8, width=3):
 def adapt(params, source, tokenizer, **changes):
     named = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = fields.override(config.Config(), named)
-    return adaptation.adapt_params(cfg, params, source, tokenizer)
+    return initialization.adapt_params(cfg, params, source, tokenizer)
 
 
 @pytest.mark.parametrize(("kind", "other"), [("wordpiece", "unigram"), ("bpe", "wordpiece"), ("words", "bpe")])
@@ -42,14 +42,14 @@ def test_entries_of_the_same_text_keep_their_embedding_and_others_are_means(kind
     params = draw_params(source)
     adapted, changes = adapt(params, source, tokenizer, init__new_vocabulary=True)
     table_VxD = params["token"]["embedding"]
-    texts, source_texts = adaptation.list_texts(tokenizer), adaptation.list_texts(source)
+    texts, source_texts = initialization.list_texts(tokenizer), initialization.list_texts(source)
     assert len(adapted["bias"]) == len(adapted["token"]["embedding"]) == tokenizer.vocab_size
     np.testing.assert_array_equal(adapted["token"]["embedding"][:NUM_SPECIAL], table_VxD[:NUM_SPECIAL])
     shared = [i for i in range(NUM_SPECIAL, len(texts)) if texts[i] in source_texts[NUM_SPECIAL:]]
     assert 3 < len(shared) < len(texts) - NUM_SPECIAL
     for i in shared:
         np.testing.assert_array_equal(adapted["token"]["embedding"][i], table_VxD[source_texts.index(texts[i])])
-    for i, pieces in enumerate(adaptation.find_pieces(source, tokenizer)):
+    for i, pieces in enumerate(initialization.find_pieces(source, tokenizer)):
         np.testing.assert_allclose(adapted["token"]["embedding"][i], table_VxD[pieces].mean(0), rtol=1e-6)
         np.testing.assert_allclose(adapted["bias"][i], params["bias"][pieces].mean(), rtol=1e-5)
     assert adapted["body"] is params["body"] and len(changes) == 1
@@ -58,15 +58,15 @@ def test_entries_of_the_same_text_keep_their_embedding_and_others_are_means(kind
 def test_a_word_keeps_its_space():
     """A word and the same letters inside of a word are two texts."""
     tokenizer = train("wordpiece")
-    texts = adaptation.list_texts(tokenizer)
+    texts = initialization.list_texts(tokenizer)
     for piece, text in list(zip(tokenizer.pieces, texts, strict=True))[NUM_SPECIAL:]:
         assert text == (piece[2:] if piece.startswith("##") and len(piece) > 2 else f" {piece}")
 
 
 def test_bytes_that_are_no_character_are_their_own():
     source, tokenizer = (kinds.train_tokenizer(config.Tokenizer("bpe", size), TEXTS) for size in (300, 320))
-    assert len({*adaptation.list_texts(source)[NUM_SPECIAL:]}) == source.vocab_size - NUM_SPECIAL
-    for i, ids in enumerate(adaptation.find_pieces(source, tokenizer)[: source.vocab_size]):
+    assert len({*initialization.list_texts(source)[NUM_SPECIAL:]}) == source.vocab_size - NUM_SPECIAL
+    for i, ids in enumerate(initialization.find_pieces(source, tokenizer)[: source.vocab_size]):
         assert [source.pieces[k] for k in ids] == [tokenizer.pieces[i]]
 
 
@@ -99,7 +99,7 @@ def test_new_entries_are_drawn_around_the_mean():
     params = draw_params(source)
     draw = lambda seed: adapt(params, source, tokenizer, **NORMAL | {"seed": seed})[0]["token"]["embedding"]
     drawn, again, other, table_VxD = draw(0), draw(0), draw(1), params["token"]["embedding"]
-    is_new = np.array([len(ids) > 1 for ids in adaptation.find_pieces(source, tokenizer)])
+    is_new = np.array([len(ids) > 1 for ids in initialization.find_pieces(source, tokenizer)])
     np.testing.assert_array_equal(drawn, again)
     np.testing.assert_array_equal(drawn[~is_new], other[~is_new])
     assert (drawn[is_new] != other[is_new]).all()

@@ -7,7 +7,6 @@ from scipy import stats
 from experiments import transfer
 from mlm.base import config, fields
 from mlm.data.language import grammar
-from mlm.report import agreement
 from mlm.training.run import resolution
 
 
@@ -15,7 +14,7 @@ def test_measures_are_those_of_scipy_and_of_least_squares():
     rng = np.random.default_rng(0)
     x_PxN = rng.normal(size=(3, 9)).round(1)  # with ties
     y_PxN = x_PxN + rng.normal(size=(3, 9)).round(1)
-    found = agreement.compute_measures(x_PxN, y_PxN)
+    found = transfer.compute_measures(x_PxN, y_PxN)
     taus = [stats.kendalltau(x_N, y_N).statistic for x_N, y_N in zip(x_PxN, y_PxN, strict=True)]
     slopes = [np.linalg.lstsq(x_N[:, None], y_N, rcond=None)[0][0] for x_N, y_N in zip(x_PxN, y_PxN, strict=True)]
     assert found["tau"].mean == pytest.approx(np.mean(taus), abs=1e-12)
@@ -28,9 +27,9 @@ def test_measures_are_those_of_scipy_and_of_least_squares():
 def test_intervals_are_those_of_resampled_changes(monkeypatch):
     """Every resample of four changes, once: the quantiles of scipy's tau over them are the interval's ends."""
     count = np.array([np.bincount(index, minlength=4) for index in np.ndindex(4, 4, 4, 4)], np.float64)
-    monkeypatch.setattr(agreement.compare, "draw_counts", lambda rng, n, resamples: count)
+    monkeypatch.setattr(transfer.compare, "draw_counts", lambda rng, n, resamples: count)
     x_N, y_N = np.array([-1.0, 0.2, 0.5, 2.0]), np.array([-0.5, 1.0, 0.7, 0.9])
-    measures = agreement.compute_measures(x_N[None], y_N[None])
+    measures = transfer.compute_measures(x_N[None], y_N[None])
     slopes = (count @ (x_N * y_N)) / (count @ x_N**2)
     found = measures["slope"]
     assert (found.low, found.high) == pytest.approx(np.quantile(slopes, (0.025, 0.975)), abs=1e-12)
@@ -44,7 +43,7 @@ def test_intervals_are_those_of_resampled_changes(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    monkeypatch.setattr(agreement.compare, "RESAMPLES", 200)
+    monkeypatch.setattr(transfer.compare, "RESAMPLES", 200)
 
 
 def make_results(scale, worth):

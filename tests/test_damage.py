@@ -13,7 +13,7 @@ from small import make_run_config, train_config
 from mlm.base import errors, fields, files
 from mlm.data.rows import pack
 from mlm.evaluation import engine
-from mlm.training.run import inheritance, loop, preemption, trained_run
+from mlm.training.run import hooks, inheritance, loop, trained_run
 from mlm.training.run.directory import RunDirectory
 from tests.fuzz.bit_flips import flip_bit, read_outcome
 
@@ -32,7 +32,7 @@ def runs(tmp_path_factory):
     train_config(done)
     half = cfg("half")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == 4)
+        patch.setattr(hooks.Preemption, "is_requested", lambda self, checkpoints, number: number == 4)
         with pytest.raises(errors.RunStopped):
             train_config(half)
     return folder, cfg

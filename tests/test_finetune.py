@@ -13,7 +13,7 @@ from mlm.base import config, errors, fields
 from mlm.cli import finetune as command
 from mlm.data.language import synthetic_task as language
 from mlm.evaluation import evaluation_tasks
-from mlm.training.run import checkpoint, finetuning_recipe, initialization, loop, preemption, resolution, trained_run
+from mlm.training.run import checkpoint, finetuning_recipe, hooks, initialization, loop, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 
@@ -161,7 +161,7 @@ def test_its_result_has_the_optimum_of_the_very_rows(tuned):
 
 def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monkeypatch):
     cfg, packed = make_config(pretrained, "killed")
-    now = preemption.Preemption.is_requested
+    now = hooks.Preemption.is_requested
 
     def stop_at_three(self, checkpoints, number):
         if number == 3:
@@ -169,7 +169,7 @@ def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monk
         return now(self, checkpoints, number)
 
     with monkeypatch.context() as patch, pytest.raises(errors.RunStopped):
-        patch.setattr(preemption.Preemption, "is_requested", stop_at_three)
+        patch.setattr(hooks.Preemption, "is_requested", stop_at_three)
         loop.train(cfg, packed)
     assert RunDirectory(cfg.workdir).read_result() is None
     again = loop.train(cfg, packed)

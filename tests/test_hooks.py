@@ -9,7 +9,7 @@ from small import make_dataset_info, small_config, small_program
 
 from mlm.base import config, fields
 from mlm.base.types import BatchSums
-from mlm.training.run import checkpoint, loop, progress
+from mlm.training.run import checkpoint, log, loop
 from mlm.training.run.hooks import Hook, PlateauWarning, Profile
 
 
@@ -149,8 +149,8 @@ def test_some_steps_are_traced_and_the_run_says_where(tmp_path):
 
 def test_the_time_left_counts_from_the_end_of_the_first_step(capsys, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    bar = progress.Progress(0, 11, "a")
+    monkeypatch.setattr(log.time, "monotonic", lambda: clock[0])
+    bar = log.Progress(0, 11, "a")
     for step, seconds in ((1, 60), (2, 61), (3, 62)):  # the first step compiles for a minute
         clock[0] = seconds
         bar.advance(step)

@@ -41,7 +41,7 @@ from mlm.objectives import OBJECTIVES
 from mlm.report import summary
 from mlm.report.pages import sweep
 from mlm.report.table import Column
-from mlm.training.run import loop, preemption, resolution
+from mlm.training.run import hooks, loop, resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program, update
 from mlm.training.validation import split_scores
@@ -248,7 +248,7 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
     expected = train_config(whole)
 
     def end_at(step, end):
-        now = preemption.Preemption.is_requested
+        now = hooks.Preemption.is_requested
         return lambda self, checkpoints, number: (end() if number == step else None) or now(self, checkpoints, number)
 
     def kill():
@@ -256,7 +256,7 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
 
     for end, seen, step in ((kill, Killed, 3), (lambda: os.kill(os.getpid(), signal.SIGTERM), errors.RunStopped, 4)):
         with monkeypatch.context() as patch, pytest.raises(seen):
-            patch.setattr(preemption.Preemption, "is_requested", end_at(step, end))
+            patch.setattr(hooks.Preemption, "is_requested", end_at(step, end))
             train_config(parted)
     found = train_config(parted)
     for name in ("evaluation", "tokens", "predictions", "steps", "flops"):

@@ -11,7 +11,7 @@ from small import ONE_EACH, build, drawn_config, mark_further, small_config, tra
 from mlm.base import batch_warmup, config, errors, types
 from mlm.data.rows import pack
 from mlm.models import layers
-from mlm.training.run import loop, preemption, trained_run
+from mlm.training.run import hooks, loop, trained_run
 from mlm.training.step import optim, optimizers, trainable
 from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec, ParameterGroup
 from mlm.training.validation import split_scores
@@ -214,7 +214,7 @@ def test_a_run_that_is_stopped_ends_with_the_same_bits_and_evaluates_the_average
         for name in ("whole", "stopped")
     ]
     with monkeypatch.context() as patch:
-        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, step: step == 3)
+        patch.setattr(hooks.Preemption, "is_requested", lambda self, checkpoints, step: step == 3)
         with pytest.raises(errors.RunStopped):
             train_config(cfgs[1])
     results = [train_config(cfg) for cfg in cfgs]

@@ -13,7 +13,7 @@ from small import params_of, small_config
 
 from mlm import models
 from mlm.base import config, fields
-from mlm.models import linear_recurrence, lm, parallel_cells, rnn, state_space
+from mlm.models import lm, parallel_cells, rnn, state_space
 from mlm.training.run import resolution
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
@@ -111,7 +111,7 @@ def test_the_cell_of_the_documentation_needs_no_other_line(monkeypatch):
     assert abs(counts[0] / counts[1] - 1) < 0.03
 
 
-@pytest.mark.parametrize("scan", [linear_recurrence.scan_by_token, linear_recurrence.scan_by_halves])
+@pytest.mark.parametrize("scan", [parallel_cells.scan_by_token, parallel_cells.scan_by_halves])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_each_form_of_the_scan_is_the_recurrence_and_forgets_at_a_zero(scan, reverse):
     rng = np.random.default_rng(2)

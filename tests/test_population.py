@@ -10,7 +10,7 @@ from small import make_letters_config, train_config
 
 from mlm.base import errors, fields, files
 from mlm.launch.sweep import worker
-from mlm.training.run import hooks, loop, preemption, vmapped_runs
+from mlm.training.run import hooks, loop, vmapped_runs
 from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ def test_each_member_is_its_single_run(folder, alone):
 
 def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch):
     """Stopped together at step 17; one goes on alone; then all continue, the one ahead waiting for the others."""
-    asked = preemption.Preemption.is_requested
+    asked = hooks.Preemption.is_requested
 
     def request_stop_at(step):
         def now(self, checkpoints, number):
@@ -74,7 +74,7 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
                 os.kill(os.getpid(), signal.SIGTERM)
             return asked(self, checkpoints, number)
 
-        monkeypatch.setattr(preemption.Preemption, "is_requested", now)
+        monkeypatch.setattr(hooks.Preemption, "is_requested", now)
 
     configs = {name: member(folder, "stopped", name) for name in MEMBERS}
     for step, way in (
@@ -97,7 +97,7 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
 @pytest.mark.exhaustive
 def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, monkeypatch):
     ahead, bad = member(folder, "behind", "a"), member(folder, "behind", "b", optim__learning_rate=1e30)
-    monkeypatch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == 20)
+    monkeypatch.setattr(hooks.Preemption, "is_requested", lambda self, checkpoints, number: number == 20)
     with pytest.raises(errors.RunStopped):
         train_config(ahead)
     monkeypatch.undo()

@@ -11,7 +11,7 @@ import pytest
 
 from mlm.launch.cluster import CLUSTERS, slurm
 from mlm.launch.cluster import job as jobs
-from mlm.training.run import preemption
+from mlm.training.run import hooks
 
 
 @pytest.fixture
@@ -80,12 +80,12 @@ def test_a_signal_that_comes_twice_at_once_is_one_and_later_is_the_last(monkeypa
     last = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: last.append(number))
     try:
-        with preemption.Preemption() as asked:
+        with hooks.Preemption() as asked:
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
             assert asked.signal == signal.SIGTERM and not last
             now = time.monotonic()
-            monkeypatch.setattr(preemption.time, "monotonic", lambda: now + 2)
+            monkeypatch.setattr(hooks.time, "monotonic", lambda: now + 2)
             signal.raise_signal(signal.SIGTERM)
             assert last == [signal.SIGTERM]
     finally:

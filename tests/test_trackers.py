@@ -12,7 +12,7 @@ import pytest
 from small import make_letters_config, train_config
 
 from mlm.base import errors, fields, files
-from mlm.training.run import hooks, log, loop, preemption
+from mlm.training.run import hooks, log, loop
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 
@@ -173,7 +173,7 @@ def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder,
         train_config(cfg)
     assert read_wandb_exits(cfg.workdir) == [1] and read_mlflow_status(cfg.workdir) == "FAILED"
     with monkeypatch.context() as patch, pytest.raises(errors.RunStopped):
-        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, step: step == 5)
+        patch.setattr(hooks.Preemption, "is_requested", lambda self, checkpoints, step: step == 5)
         train_config(cfg)
     assert read_wandb_exits(cfg.workdir) == [1, 143] and read_mlflow_status(cfg.workdir) == "KILLED"
     train_config(cfg)

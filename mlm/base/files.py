@@ -112,9 +112,9 @@ def read_bytes(path: Path | str) -> bytes:
     return get_storage(path).read(path)
 
 
-def read_regular_file(path: Path, max_bytes: int = MAX_REGULAR_BYTES) -> bytes:
+def read_regular_file(path: Path) -> bytes:
     """The content of a file that somebody else made. Raises OSError for a pipe, a device or too large a file."""
-    return DISK.read(path, max_bytes)
+    return DISK.read(path, MAX_REGULAR_BYTES)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

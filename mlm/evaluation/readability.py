@@ -5,7 +5,6 @@ stands Flesch's reading ease (Flesch 1948, A new readability yardstick, Journal 
 names: P passages.
 """
 
-import functools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -108,13 +107,8 @@ def compute_reading_ease(text: str) -> float:
 
     pyphen's hyphenation counts the syllables, and misses some. The text must hold a word.
     """
-    words, hyphenation = WORD.findall(text), _load_hyphenation()
+    words, pyphen = WORD.findall(text), extras.import_extra("pyphen", "evaluate", "reading ease")
+    hyphenation = pyphen.Pyphen(lang="en_US", left=1, right=1)  # it keeps the dictionary that it has read
     num_sentences = sum(bool(WORD.search(sentence)) for sentence in corpus.split_sentences(text))
     num_syllables = sum(len(hyphenation.positions(word.lower())) + 1 for word in words)
     return 206.835 - 1.015 * len(words) / num_sentences - 84.6 * num_syllables / len(words)
-
-
-@functools.cache
-def _load_hyphenation():
-    pyphen = extras.import_extra("pyphen", "evaluate", "reading ease")
-    return pyphen.Pyphen(lang="en_US", left=1, right=1)

@@ -133,10 +133,10 @@ def apply_values(point: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
     return changed
 
 
-def find_edges(space: Space, values: Mapping[str, Any], share: float = 0.1) -> list[str]:
+def find_edges(space: Space, values: Mapping[str, Any]) -> list[str]:
     """The fields whose value lies in the lowest or highest tenth of its range: the range may be too narrow."""
     return [
         field
         for field, kind in space.items()
-        if not isinstance(kind, Choice) and not share <= kind.find_share(values[field]) <= 1 - share
+        if not isinstance(kind, Choice) and not 0.1 <= kind.find_share(values[field]) <= 0.9
     ]

@@ -161,9 +161,7 @@ def compute_predictions(
 ) -> tuple[Any, Any, Any]:
     """(The objective's prediction for each sequence or token, its score, prob_BxC of so many classes of a text)."""
     unused: Any = None  # in evaluation a loss over labels draws nothing
-
-    def compute_loss(batch):
-        return objective.loss(params, model, batch, unused, unused, train=False)
+    compute_loss = lambda batch: objective.loss(params, model, batch, unused, unused, train=False)
 
     def compute_nats(label):  # the loss of a label is its surprisal
         label_B = jnp.full_like(batch.labels["label_B"], label)

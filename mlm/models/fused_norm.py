@@ -96,9 +96,7 @@ class Kernel:
             rows = 1 if array.shape[0] == 1 else self.rows
             return pl.BlockSpec((rows, self.width), lambda program: (0 if rows == 1 else program, 0))
 
-        def index(program):
-            return jax.lax.div(program, jnp.int32(self.L // self.rows)), 0, 0
-
+        index = lambda program: (jax.lax.div(program, jnp.int32(self.L // self.rows)), 0, 0)
         words = pl.BlockSpec((None, 1, 2), index, memory_space=pltpu.SMEM if self.is_tpu else None)
         tpu = pltpu.CompilerParams(dimension_semantics=("parallel",))
         return pl.pallas_call(

@@ -114,9 +114,7 @@ def _read_tokens(read_token: Callable, inputs, carry, is_token_BxL):
 
 def build_sequential_reader(step: Callable, carries: int) -> RecurrentReader:
     """The reader of a cell's step, with so many carries (recurrence.py)."""
-
-    def make_carry(model, params, x_BxLxD):
-        return (jnp.zeros((len(x_BxLxD), model.rnn_dim)),) * carries
+    make_carry = lambda model, params, x_BxLxD: (jnp.zeros((len(x_BxLxD), model.rnn_dim)),) * carries
 
     def read(model, params, x_BxLxD, carry, is_token_BxL, position_BxL):
         input_BxLxG = _apply_dense(model, params["forward_input"], x_BxLxD)

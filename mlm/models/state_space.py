@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.models import layers
-from mlm.models.linear_recurrence import scan_linear
-from mlm.models.parallel_cells import ParallelCell, ShortConv
+from mlm.models.parallel_cells import ParallelCell, ShortConv, scan_linear
 
 CHUNK = 64  # tokens whose pairs are computed as attention does; the paper's 256 is for an accelerator
 MAX_HEAD_DIM = 64  # the paper's

@@ -14,7 +14,7 @@ import numpy as np
 
 from mlm.base import config, errors, fields, files, warnings_
 from mlm.report import series
-from mlm.training.run import loop, preemption, resolution, trained_run
+from mlm.training.run import hooks, loop, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
 from tests.small import train_config
 
@@ -44,13 +44,13 @@ def make_config(folder: Path, name: str) -> config.Config:
 def train_runs(folder: Path) -> None:
     """Trains the run "done" to its end, and "half" to STOP_STEP."""
     train_config(make_config(folder, "done"))
-    original = preemption.Preemption.is_requested
-    preemption.Preemption.is_requested = lambda self, checkpoints, step: step == STOP_STEP
+    original = hooks.Preemption.is_requested
+    hooks.Preemption.is_requested = lambda self, checkpoints, step: step == STOP_STEP
     try:
         with contextlib.suppress(errors.RunStopped):
             train_config(make_config(folder, "half"))
     finally:
-        preemption.Preemption.is_requested = original
+        hooks.Preemption.is_requested = original
 
 
 def flip_bit(path: Path, position: int, bit: int) -> None:

@@ -87,10 +87,8 @@ def build_transitions(language: Language) -> dict[State, dict[State, float]]:
     table[stop] = {subject: named} | into("subject", "", None, 1 - named)
     table[subject] = main("s")
 
-    def modify(n):
-        return {State("preposition", "modifier", n): go / 2, State("that", "modifier", n): go / 2} | main(n, 1 - go)
-
-    phrase("subject", "", modify)
+    openings = ("preposition", "that")  # of what modifies a noun
+    phrase("subject", "", lambda n: {State(kind, "modifier", n): go / 2 for kind in openings} | main(n, 1 - go))
     for n in "sp":
         beside, that = State("preposition", "modifier", n), State("that", "modifier", n)
         seen_by, seeing = State("name", "inner", n + "s"), State("transitive", "relative", n)

@@ -212,9 +212,13 @@ def compute_topic_log_likelihood(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
 
 def compute_topic_posterior(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
     """P(topic | words), NxT; words_NxL: -1 where there is none."""
-    odds_NxT = np.log(hmm.topic_T) + compute_topic_log_likelihood(hmm, words_NxL)
-    weight_NxT = np.exp(odds_NxT - odds_NxT.max(1, keepdims=True))
-    return weight_NxT / weight_NxT.sum(1, keepdims=True)
+    return softmax(np.log(hmm.topic_T) + compute_topic_log_likelihood(hmm, words_NxL))
+
+
+def softmax(odds_NxZ: np.ndarray) -> np.ndarray:
+    """Probabilities of log-odds; scipy's would be loaded in every run."""
+    weight_NxZ = np.exp(odds_NxZ - odds_NxZ.max(-1, keepdims=True))
+    return weight_NxZ / weight_NxZ.sum(-1, keepdims=True)
 
 
 def compute_fit_probs(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from mlm.base.special import MASK
 from mlm.base.types import TeacherFn
-from mlm.data.language.hmm import HMM, compute_state_marginals
+from mlm.data.language.hmm import HMM, compute_state_marginals, softmax
 
 BAG_SIZE = 5  # neighbours on each side whose order a bag can sum out: the work grows as 4 to this power
 EXAMPLE_BATCH, WINDOW_BATCH, BAG_BATCH, WORD_BATCH = 128, 1024, 64, 2048  # batch sizes: bound memory, change no result
@@ -211,11 +211,6 @@ def _infer_bags(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
     return compute_class_probs(hmm, state_BxS), *map_latents(hmm, _compute_latent_log_odds, words_BxL, visible_BxL)
 
 
-def _softmax(odds_KxZ: np.ndarray) -> np.ndarray:
-    weight_KxZ = np.exp(odds_KxZ - odds_KxZ.max(-1, keepdims=True))
-    return weight_KxZ / weight_KxZ.sum(-1, keepdims=True)
-
-
 def select_seen(hmm: HMM, words_NxL, visible_NxL, row_K, column_K, *, left: bool = False) -> np.ndarray:
     """seen_KxL of a Posterior: the visible words of the row of each queried one; left: those to its left as well."""
     if hmm.favorites is None:
@@ -230,7 +225,7 @@ def make_posterior(row_K, column_K, class_KxC, topic_KxT, name_KxM, seen_KxL) ->
     bad_K = ~np.isfinite(class_KxC.sum(-1) + topic_KxT.max(-1) + name_KxM.max(-1))
     if bad_K.any():
         raise ValueError(f"row {row_K[bad_K][0]}: its words have probability 0 in this language")
-    return Posterior(row_K, column_K, class_KxC, _softmax(topic_KxT), _softmax(name_KxM), seen_KxL)
+    return Posterior(row_K, column_K, class_KxC, softmax(topic_KxT), softmax(name_KxM), seen_KxL)
 
 
 def compute_posterior(

@@ -406,12 +406,8 @@ def open_language(data: config.Data) -> Corpus:
     The held-out ones have numbers of their own: they are the same however many training has.
     """
     language = data.language
-
-    def sample(start, count):
-        return itertools.islice(grammar.iterate_documents(language, start), count)
-
-    def lexicon():
-        return grammar.build_grammar(language).words
+    sample = lambda start, count: itertools.islice(grammar.iterate_documents(language, start), count)
+    lexicon = lambda: grammar.build_grammar(language).words
 
     def content():  # the fields, and documents: they show a change of the grammar or of its sampling
         first = list(sample(0, grammar.DOCUMENT_BATCH))

@@ -78,9 +78,7 @@ def build_tokenizer(model):
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
-
-    def decode(ids):
-        return "".join(pieces[i] for i in ids).replace(SPACE, " ").strip()
+    decode = lambda ids: "".join(pieces[i] for i in ids).replace(SPACE, " ").strip()
 
     def locate(text):
         """Where normalization made several pieces of one character, each has its place."""

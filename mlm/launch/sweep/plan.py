@@ -175,9 +175,7 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
         )
         return f"| {' | '.join(padded)} |"
 
-    def format_row(row):
-        return format_line([format_cell(row.get(column.name), column.format) for column in columns])
-
+    format_row = lambda row: format_line([format_cell(row.get(column.name), column.format) for column in columns])
     yield format_line([column.title for column in columns])
     yield f"|{'|'.join('-' * (width + 2) for width in widths)}|"
     short, num_small = list[dict](), 0

@@ -173,13 +173,11 @@ def measure_step_memory(cfg: types.StaticConfig, vocab_size: int) -> float:
 
 
 @functools.cache
-def compile_step(
-    cfg: types.StaticConfig, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
-) -> StepCost:
-    """The cost of a step that `lower_step` lowers; allocates no array."""
-    lowered = lower_step(cfg, vocab_size, single_device=single_device, devices=devices)
+def compile_step(cfg: types.StaticConfig, vocab_size: int, *, single_device: bool = False) -> StepCost:
+    """The cost of a step that `lower_step` lowers for devices here; allocates no array."""
+    lowered = lower_step(cfg, vocab_size, single_device=single_device)
     # How well the machine code of a CPU is optimized does not change the planned memory.
-    options: Any = None if devices else {"xla_backend_optimization_level": 0}
+    options: Any = {"xla_backend_optimization_level": 0}
     return read_cost(lowered.compile(options))
 
 

@@ -1,7 +1,10 @@
-"""Hooks: what a run does beside its steps."""
+"""Hooks: what a run does beside its steps; and requests to stop it."""
 
 import math
 import re
+import signal
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +22,8 @@ CHECK_FRACTION = 0.1  # share of the steps after which the plateau is looked for
 WINDOW_FRACTION = 0.05  # share of the steps over whose losses that takes the mean
 MIN_STEPS = 50  # before it: no recipe has left the unigram's loss sooner
 MARGIN = 0.1  # nats below the unigram loss that count as having left it
+# Within this time SIGTERM counts once: a cluster sends it to every process, and launchers forward it to their children.
+REPEAT_SECONDS = 1.0
 
 
 class Hook:
@@ -198,3 +203,41 @@ class Profile(Hook):
             self.folder.upload()
             self.folder.close()
             self.folder = None
+
+
+class Preemption:
+    """A request to stop the run, by a signal or a cluster's notice of preemption; its processes agree on the step.
+
+    A run with one process handles SIGTERM and SIGINT, and a second signal ends it at once. A run with several handles
+    SIGTERM alone, through JAX's preemption service.
+    """
+
+    def __init__(self):
+        self.signal: int | None = None
+        self.signal_time = 0.0
+        self.previous_handlers = {}
+
+    def __enter__(self):
+        if not parallel.is_multiprocess() and threading.current_thread() is threading.main_thread():
+            self.previous_handlers = {
+                number: signal.signal(number, self.handle_signal) for number in (signal.SIGTERM, signal.SIGINT)
+            }
+        return self
+
+    def __exit__(self, *failure):
+        for number, handler in self.previous_handlers.items():
+            signal.signal(number, handler)
+
+    def handle_signal(self, number, frame):
+        """Notes the first signal; ends the process at a second one."""
+        if self.signal is None:
+            self.signal, self.signal_time = number, time.monotonic()
+        elif number != signal.SIGTERM or time.monotonic() - self.signal_time > REPEAT_SECONDS:
+            self.__exit__()
+            signal.raise_signal(number)
+
+    def is_requested(self, checkpoints, step: int) -> bool:
+        """Whether the run must stop after a step."""
+        if parallel.is_multiprocess() and checkpoints.reached_preemption(step):
+            self.signal = signal.SIGTERM
+        return self.signal is not None

@@ -20,9 +20,8 @@ from mlm.objectives import masking, masking_units
 from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat, initialization, trackers
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
-from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Profile
+from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Preemption, Profile
 from mlm.training.run.log import Log
-from mlm.training.run.preemption import Preemption
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel, update
 from mlm.training.step import program as programs

@@ -185,9 +185,7 @@ def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
             lambda x: x.reshape(-1, *x.shape[2:]), gather_to_host(compiled(state.params, batch, hparams))
         )
 
-    def get_first(tree: Any):
-        return jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
-
+    get_first = lambda tree: jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
     return Partitioner(
         put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *np.shape(x))), state),
         get_state=get_first,
@@ -205,9 +203,7 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
     devices = devices or jax.devices()
     mesh = make_mesh(devices, settings.num_slices)
     examples = jax.NamedSharding(mesh, sharding.make_example_spec(mesh))
-
-    def constrain(tree: Any):
-        return jax.lax.with_sharding_constraint(tree, sharding.make_shardings(tree, mesh))
+    constrain = lambda tree: jax.lax.with_sharding_constraint(tree, sharding.make_shardings(tree, mesh))
 
     def step(state: Any, batch: types.Batch, hparams: types.TracedHparams):
         state, metrics = train_step(sharding.FSDP(mesh, state.params, settings.reduce_dtype), state, batch, hparams)

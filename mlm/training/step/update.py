@@ -179,9 +179,7 @@ def compute_coupled_gradients(
     gather_params: trainable parameters -> all of them, as an objective reads them.
     """
     num_parts = cfg.train.grad_accum_steps
-
-    def embed(trainable_params: types.Params, batch: types.Batch, key_B: jax.Array) -> jax.Array:
-        return coupling.embed(gather_params(trainable_params), model, batch, key_B)
+    embed = lambda trainable_params, batch, key_B: coupling.embed(gather_params(trainable_params), model, batch, key_B)
 
     def loss_fn(embedding_BxTxD: jax.Array) -> tuple[jax.Array, tuple[types.BatchSums, Terms]]:
         losses = coupling.compare(embedding_BxTxD, batch, hparams, sharding.gather_examples)
