@@ -51,6 +51,7 @@ from mlm.experiment.recipes import (
     QUICK_TASKS,
     SMALL,
     TUNED_FIELDS,
+    read_text,
     set_training_length,
 )
 from mlm.experiment.search_space import RECIPE_SPACE, Choice
@@ -171,6 +172,14 @@ SCALES = {
         "seeds": 1,
         "own": {member: [fields] for member, fields in MIXER_FIELDS.items()},
         "fields": QUICK | BASE_FIELDS | {"data.language.train_documents": 2000},
+    },
+    "text": {
+        "members": tuple(FAMILIES),
+        "sizes": ("micro",),
+        "seeds": 3,
+        "search": "laptop",
+        "own": TUNED_POINTS,
+        "fields": read_text(BASE_FIELDS),
     },
     "paper": {
         "members": tuple(FAMILIES),

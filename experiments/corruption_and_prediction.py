@@ -23,7 +23,17 @@ from collections.abc import Sequence
 
 from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LAPTOP, LAPTOP_TASKS, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
+from mlm.experiment.recipes import (
+    ARCHITECTURE_FIELDS,
+    LAPTOP,
+    LAPTOP_TASKS,
+    PAPER_TASKS,
+    QUICK,
+    QUICK_TASKS,
+    TEXT,
+    TEXT_TASKS,
+    WETTIG,
+)
 from mlm.report import summary
 from mlm.report.table import Column
 
@@ -37,6 +47,7 @@ SCALES = {
         "seeds": 1,
     },
     "laptop": {"fields": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"], "rates": RATES, "seeds": 3},
+    "text": {"fields": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"], "rates": RATES, "seeds": 2},
     "paper": {"fields": WETTIG | PAPER_TASKS | {"model.size": "large"}, "rates": RATES, "seeds": 1},
 }
 

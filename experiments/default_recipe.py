@@ -31,7 +31,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlm.experiment.grid import Points, chain_points, cross_points, make_axis, name_points
-from mlm.experiment.recipes import LARGE, QUICK
+from mlm.experiment.recipes import LARGE, QUICK, TEXTS
 from mlm.report import run_columns, summary
 from mlm.report.table import Column, NamedTable
 
@@ -48,7 +48,7 @@ VALUES = {  # the first value of each is the centre
 }
 NAMES = dict(zip(VALUES, ("lr{:g}", "init{:g}", "warmup{:g}", "dropout{:g}"), strict=True))
 EVAL_EVERY = 100  # steps
-TEXTS = (
+SEARCHED_TEXTS = (
     {"name": "wikitext-2", "data.path": "texts/wikitext-2/*.txt", "data.document_boundary": "blank_line"},
     {"name": "multi30k-de", "data.path": "texts/multi30k-de/*.txt", "data.document_boundary": "line"},
 )
@@ -84,7 +84,7 @@ SCALES = {
         "fields": QUICK,
     },
     "trials": {
-        "texts": TEXTS,
+        "texts": SEARCHED_TEXTS,
         "sizes": ("micro", "tiny"),
         "trials": dict.fromkeys(FAMILIES, build_star()),
         "fields": {"train.steps": 500, "train.eval_every": EVAL_EVERY},
@@ -99,6 +99,12 @@ SCALES = {
         "sizes": ("micro", "tiny"),
         "trials": dict.fromkeys(FAMILIES, build_star()),
         "fields": {"train.steps": 1000, "train.eval_every": EVAL_EVERY},
+    },
+    "text": {
+        "texts": ({"name": "textbooks"} | TEXTS["textbooks"],),
+        "sizes": ("micro",),
+        "trials": CHECKED,
+        "fields": {"train.eval_every": EVAL_EVERY},
     },
     "paper": {
         "sizes": ("base",),

@@ -34,6 +34,7 @@ from mlm.experiment.recipes import (
     QUICK,
     SMALL,
     TUNED_FIELDS,
+    read_text,
     set_training_length,
 )
 from mlm.report import evaluation_scores, summary
@@ -74,6 +75,11 @@ SCALES = {
         "ways": ("both", "left", "apart"),
     },
     "laptop": {"fields": BASE_FIELDS | TASKS, "seeds": 3, "ways": ("both", "masked-left", "left", "apart")},
+    "text": {
+        "fields": read_text(BASE_FIELDS) | TASKS | {"downstream.tasks": "ud_ewt", "downstream.path": "texts"},
+        "seeds": 2,
+        "ways": ("both", "masked-left", "left", "apart"),
+    },
     "paper": {
         "fields": drop_fields(BERT, "objective")
         | PAPER_TASKS

@@ -20,7 +20,18 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, LAPTOP_TASKS, PAPER_TASKS, QUICK, QUICK_TASKS
+from mlm.experiment.recipes import (
+    ARCHITECTURE_FIELDS,
+    BERT,
+    LAPTOP,
+    LAPTOP_TASKS,
+    PAPER_TASKS,
+    QUICK,
+    QUICK_TASKS,
+    TEXT,
+    TEXT_TASKS,
+    set_training_length,
+)
 from mlm.report import summary
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
@@ -43,6 +54,15 @@ SCALES = {
         | {"data.language.train_documents": 500, "train.batch_size": 16, "train.steps": 1250, "train.eval_every": 125},
         "copies": (0, 10, 1),
         "seeds": 3,
+    },
+    "text": {
+        "fields": TEXT
+        | TEXT_TASKS
+        | SMALL_CORPUS
+        | {"data.path": "texts/wikitext-2/test.txt"}
+        | set_training_length(32_000, 3_200, {"train.batch_size": 16}),
+        "copies": (0, 4, 1),
+        "seeds": 2,
     },
     "paper": {
         "fields": BERT | PAPER_TASKS | {"model.size": "base", "downstream.tasks": ",".join(TASKS)},

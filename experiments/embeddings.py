@@ -20,7 +20,7 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import chain_points, cross_points, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LAPTOP, LARGE, QUICK
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LAPTOP, LARGE, QUICK, TEXT
 from mlm.report import run_columns, summary
 from mlm.report.table import Column
 
@@ -30,6 +30,7 @@ EVALUATION_FIELDS = {"eval.anisotropy": True}
 SCALES = {
     "quick": {"fields": QUICK | EVALUATION_FIELDS, "members": ("window", "transformer"), "seeds": 1},
     "laptop": {"fields": LAPTOP | EVALUATION_FIELDS, "members": tuple(FAMILIES), "seeds": 3},
+    "text": {"fields": TEXT | EVALUATION_FIELDS | {"eval.sts": "texts/stsb"}, "members": tuple(FAMILIES), "seeds": 3},
     "paper": {
         "fields": LARGE
         | EVALUATION_FIELDS

@@ -21,7 +21,7 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK, TEXT
 from mlm.report import evaluation_scores, run_columns, summary
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
@@ -55,6 +55,15 @@ SCALES = {
         "members": tuple(MODELS),
         "own": ARCHITECTURE_FIELDS,
         "seeds": 3,
+    },
+    "text": {
+        "fields": TEXT
+        | BASE_FIELDS
+        | {"downstream.tasks": "ud_ewt", "downstream.path": "texts", "downstream.epochs": (1.0,)},
+        "bilstm": SMALL_BILSTM | {"learning_rates": (4e-3,)},
+        "members": tuple(MODELS),
+        "own": ARCHITECTURE_FIELDS,
+        "seeds": 2,
     },
     "paper": {
         "fields": BERT

@@ -24,7 +24,7 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, MOSBACH, QUICK, QUICK_TASKS
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, MOSBACH, QUICK, QUICK_TASKS, TEXT, TEXT_TASKS
 from mlm.report import evaluation_scores, run_columns, summary
 from mlm.report.table import Column
 
@@ -67,6 +67,14 @@ SCALES = {
         "members": tuple(MODELS),
         "own": ARCHITECTURE_FIELDS,
         "seeds": 3,
+    },
+    "text": {
+        "fields": TEXT
+        | TEXT_TASKS
+        | {"downstream.tasks": "sst2,ud_ewt", "downstream.learning_rates": FILE_TASKS["downstream.learning_rates"]},
+        "members": tuple(MODELS),
+        "own": ARCHITECTURE_FIELDS,
+        "seeds": 2,
     },
     "paper": {
         "fields": BERT

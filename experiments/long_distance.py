@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from mlm.base.estimates import FRACTION, estimate_mean
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, SMALL, TUNED_FIELDS, set_training_length
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, SMALL, TUNED_FIELDS, read_text, set_training_length
 from mlm.report import run_columns, series, summary
 from mlm.report.table import Column
 
@@ -45,6 +45,7 @@ SCALES = {
         "fields": BASE_FIELDS | {"data.language.validation_documents": 500},
     },
     "laptop": {"members": tuple(MODELS), "seeds": 3, "fields": BASE_FIELDS},
+    "text": {"members": tuple(MODELS), "seeds": 2, "fields": read_text(BASE_FIELDS)},
     "paper": {
         "members": tuple(MODELS),
         "seeds": 3,

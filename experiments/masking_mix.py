@@ -32,6 +32,8 @@ from mlm.experiment.recipes import (
     PAPER_TASKS,
     QUICK,
     QUICK_TASKS,
+    TEXT,
+    TEXT_TASKS,
 )
 from mlm.report import summary
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
@@ -58,6 +60,7 @@ PAPER = {  # [MASK] / same / random: scores of TASKS, of the base model
 SCALES = {
     "quick": {"fields": QUICK | QUICK_TASKS | ARCHITECTURE_FIELDS["transformer"], "seeds": 1},
     "laptop": {"fields": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"], "seeds": 3},
+    "text": {"fields": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"], "seeds": 2},
     "paper": {
         "fields": BERT | PAPER_TASKS | BERT_GRID | {"model.size": "base", "downstream.tasks": ",".join(TASKS)},
         "seeds": 1,

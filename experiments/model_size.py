@@ -33,6 +33,8 @@ from mlm.experiment.recipes import (
     PAPER_TASKS,
     QUICK,
     QUICK_TASKS,
+    TEXT,
+    TEXT_TASKS,
 )
 from mlm.report import summary
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
@@ -55,6 +57,7 @@ SCALES = {
         "seeds": 1,
     },
     "laptop": {"fields": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"], "shapes": SHAPES, "seeds": 3},
+    "text": {"fields": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"], "shapes": SHAPES, "seeds": 2},
     "paper": {
         "fields": BERT | PAPER_TASKS | BERT_GRID | {"downstream.tasks": ",".join(TASKS)},
         "shapes": tuple(PAPER),

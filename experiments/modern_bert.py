@@ -47,7 +47,7 @@ from collections.abc import Mapping, Sequence
 
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
-from mlm.experiment.recipes import LARGE, PAPER_TASKS, SMALL, set_training_length
+from mlm.experiment.recipes import LARGE, PAPER_TASKS, SMALL, read_text, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import compare, excess_loss, run_columns, series
 from mlm.report.table import Column
@@ -118,6 +118,13 @@ SCALES = {
         "seeds": (0, 1, 2),
         "search": "trials",
         "fields": SMALL_FIELDS,
+    },
+    "text": {
+        "rows": tuple(row for row in ROWS if not row.endswith(ALONE)),
+        "sizes": ("micro",),
+        "seeds": (0, 1, 2),
+        "search": "trials",
+        "fields": read_text(SMALL_FIELDS),
     },
     "paper": {
         "rows": tuple(ROWS),

@@ -23,7 +23,7 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, SMALL, TUNED_FIELDS, set_training_length
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, SMALL, TUNED_FIELDS, read_text, set_training_length
 from mlm.report import run_columns, summary
 from mlm.report.table import Column
 
@@ -58,6 +58,13 @@ SCALES = {
         "fields": CAUSAL | {"model.size": "micro", "data.language.validation_documents": 500},
     },
     "laptop": {"members": tuple(MODELS), "seeds": 3, "own": TUNED_POINTS, "fields": CAUSAL | {"model.size": "micro"}},
+    "text": {
+        "members": ("window2", "window5", "window8", "elman", "gru", "lstm", "transformer"),
+        "seeds": 2,
+        "own": TUNED_POINTS,
+        "fields": read_text(CAUSAL)
+        | {"model.size": "micro", "tokenizer.kind": "words", "tokenizer.vocab_size": 10_000},
+    },
     "paper": {
         "members": tuple(MODELS),
         "seeds": 1,

@@ -46,8 +46,10 @@ from mlm.experiment.recipes import (
     QUICK,
     QUICK_TASKS,
     SMALL,
+    TEXT_TASKS,
     TUNED_FIELDS,
     WETTIG,
+    read_text,
     set_training_length,
 )
 from mlm.experiment.search_space import Choice, LogUniform, apply_values
@@ -145,6 +147,13 @@ SCALES = {
         "members": select_tuned(FAMILIES, NUM_EXAMPLES // 2) + select_tuned(ENCODER_DECODERS, NUM_EXAMPLES // 2),
         "fields": BASE_FIELDS,
     },
+    "text": {
+        "objectives": MAIN_OBJECTIVES,
+        "seeds": 2,
+        "members": select_tuned({"transformer": FAMILIES["transformer"]}, NUM_EXAMPLES),
+        "search": "laptop",
+        "fields": read_text(BASE_FIELDS) | TEXT_TASKS,
+    },
     "paper": {
         "objectives": MAIN_OBJECTIVES,
         "seeds": 1,
@@ -181,10 +190,11 @@ def sweep(scale: str) -> dict[str, dict]:
             if (name == "denoising") == (member.get("model.family") == "encoder_decoder")
         )
     )
-    chosen = searches.find_chosen(SEARCHES, scale, GENERATOR_ROW)
+    search = plan.get("search", scale)
+    chosen = searches.find_chosen(SEARCHES, search, GENERATOR_ROW)
     return {
         name: apply_values(point, chosen) if point["objective"] == REPLACED else point
-        for name, point in searches.apply_choices(name_points(found), SEARCHES, scale).items()
+        for name, point in searches.apply_choices(name_points(found), SEARCHES, search).items()
     }
 
 

@@ -42,7 +42,7 @@ from collections.abc import Sequence
 
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, PAPER_TASKS, SMALL, WETTIG, set_training_length
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, PAPER_TASKS, SMALL, WETTIG, read_text, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import compare, excess_loss, run_columns, series, summary
 from mlm.report.table import Column
@@ -87,6 +87,13 @@ SCALES = {
         "seeds": (0, 1, 2),
         "search": "trials",
         "fields": SMALL_FIELDS,
+    },
+    "text": {
+        "members": tuple(MEMBERS),
+        "sizes": ("micro",),
+        "seeds": (0, 1, 2),
+        "search": "trials",
+        "fields": read_text(SMALL_FIELDS) | set_training_length(32_000, EVAL_INTERVAL, {"train.batch_size": 16}),
     },
     "paper": {
         "members": tuple(MEMBERS),

@@ -27,7 +27,7 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, BERT_GRID, LAPTOP, PAPER_TASKS, QUICK
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, BERT_GRID, LAPTOP, PAPER_TASKS, QUICK, TEXT, TEXT_TASKS
 from mlm.report import summary
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
@@ -60,6 +60,10 @@ SCALES = {
     "quick": {"fields": drop_fields(QUICK, "data.language") | BASE_FIELDS, "seeds": 1},
     "laptop": {
         "fields": drop_fields(LAPTOP, "data.language") | BASE_FIELDS | {"train.steps": 800, "train.eval_every": 100},
+        "seeds": 3,
+    },
+    "text": {
+        "fields": TEXT | ARCHITECTURE_FIELDS["transformer"] | TEXT_TASKS | {"downstream.tasks": "sst2,mrpc"},
         "seeds": 3,
     },
     "paper": {

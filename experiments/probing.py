@@ -26,7 +26,7 @@ import numpy as np
 
 from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK, TEXT
 from mlm.report import evaluation_scores, run_columns, summary
 from mlm.report.table import Column
 
@@ -58,6 +58,16 @@ SCALES = {
         "members": tuple(MODELS),
         "own": ARCHITECTURE_FIELDS,
         "seeds": 3,
+    },
+    "text": {
+        "fields": TEXT
+        | TAG_TASK
+        | {"downstream.tasks": "ud_ewt", "downstream.path": "texts", "downstream.epochs": (1.0,)},
+        "layers": 4,
+        "probe": PROBE_ACCURACY,
+        "members": tuple(MODELS),
+        "own": ARCHITECTURE_FIELDS,
+        "seeds": 2,
     },
     "paper": {
         "fields": BERT

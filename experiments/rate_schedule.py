@@ -20,7 +20,17 @@ from collections.abc import Sequence
 
 from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import cross_points, make_axis, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LAPTOP, LAPTOP_TASKS, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
+from mlm.experiment.recipes import (
+    ARCHITECTURE_FIELDS,
+    LAPTOP,
+    LAPTOP_TASKS,
+    PAPER_TASKS,
+    QUICK,
+    QUICK_TASKS,
+    TEXT,
+    TEXT_TASKS,
+    WETTIG,
+)
 from mlm.report import run_columns, summary
 from mlm.report.table import Column
 
@@ -42,6 +52,11 @@ SCALES = {
     },
     "laptop": {
         "fields": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"] | SHARED_FIELDS,
+        "sizes": ("micro",),
+        "seeds": 3,
+    },
+    "text": {
+        "fields": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"] | SHARED_FIELDS,
         "sizes": ("micro",),
         "seeds": 3,
     },

@@ -38,7 +38,7 @@ import numpy as np
 from mlm.base.estimates import estimate_mean
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, TUNED_FIELDS, set_training_length
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, TUNED_FIELDS, read_text, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import excess_loss, run_columns, scaling_law, series, summary
 from mlm.report.charts import LineChart
@@ -91,6 +91,13 @@ SCALES = {
         "examples": (3_200, 8_000, 20_000, 50_000),
         "seeds": 2,
         "fields": FIELDS,
+    },
+    "text": {
+        "kinds": [("masked", "transformer"), ("masked", "lstm")],
+        "sizes": (16, 32, 64),
+        "examples": (4_000, 8_000, 16_000),
+        "seeds": 2,
+        "fields": read_text(FIELDS),
     },
     "paper": {
         "kinds": [("masked", "transformer"), ("causal", "transformer")],

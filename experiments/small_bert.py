@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from mlm.base.estimates import Estimate, estimate_mean
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, read_text
 from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import milestone_curves, run_columns, series, summary
 from mlm.report.table import Column, NamedTable
@@ -71,6 +71,12 @@ SCALES = {
         "fields": FIELDS,
     },
     "milestones": {"budgets": {"micro": (4,), "tiny": (4,)}, "seeds": (0, 1, 2), "search": "trials", "fields": FIELDS},
+    "text": {
+        "budgets": {"micro": (1, 4), "tiny": (1, 4)},
+        "seeds": (0, 1, 2),
+        "search": "trials",
+        "fields": read_text(FIELDS),
+    },
     "paper": {
         "budgets": dict.fromkeys(("mini", "small", "medium", "base"), (100, 1000)),
         "seeds": (0,),

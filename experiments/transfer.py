@@ -37,7 +37,7 @@ import numpy as np
 from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import LANGUAGES as PRESETS
-from mlm.experiment.recipes import QUICK
+from mlm.experiment.recipes import QUICK, TEXTS
 from mlm.report import agreement, run_columns, series, specs, summary
 from mlm.report.charts import RowChart
 from mlm.report.table import Column, NamedTable
@@ -86,21 +86,6 @@ INTERVENTIONS = {
 HALF_SEED = 60  # of the division, drawn before any result
 CHOSEN = np.random.default_rng(HALF_SEED).permutation(sorted(INTERVENTIONS))[: len(INTERVENTIONS) // 2]
 HALVES = {name: "choose" if name in CHOSEN else "report" for name in INTERVENTIONS}
-
-
-def make_text(folder: str, boundary: str = r"=== \S+", train="train.txt.gz", validation="validation.txt.gz") -> dict:
-    """The fields of a text in the folder `texts`."""
-    paths = {"data.path": f"texts/{folder}/{train}", "data.validation_path": f"texts/{folder}/{validation}"}
-    return paths | {"data.document_boundary": boundary, "tokenizer.sample_characters": 2**23}
-
-
-TEXTS = {
-    "wikitext": make_text("wikitext-2", " = [^=]+ = ", "train.txt", "valid.txt"),
-    "novels_en": make_text("novels-en"),
-    "textbooks": make_text("textbooks-en"),
-    "novels_hu": make_text("novels-hu"),
-    "docstrings": {"data.corpus": "docstrings"},
-}
 INGREDIENTS = {  # of a preset, each with its fields
     "favorites": ("num_favorites", "favorite_prob"),
     "ambiguity": ("ambiguity_prob",),
@@ -132,6 +117,13 @@ SCALES = {
         "seeds": 3,
         "eval_examples": 1_000,
     },
+}
+SCALES["text"] = SCALES["quick"] | {
+    "corpora": ("language", "wikitext"),
+    "examples": {"short": LENGTHS["short"]},
+    "documents": LENGTHS["short"],
+    "seeds": 2,
+    "eval_examples": 1_000,
 }
 REMOVED_CORPORA = ("novels", *REMOVED, *USER_TEXTS)
 SCALES["removed"] = SCALES["laptop"] | {"corpora": REMOVED_CORPORA, "examples": {"short": LENGTHS["short"]}}

@@ -90,6 +90,10 @@ SCALES = {
     | RECIPE
     | set_training_steps(4200, 2000, 10, 50)
     | {"train.eval_every": 200, "eval.beams": (1, 2, 4, 8)},
+    "text": MULTI30K
+    | RECIPE
+    | set_training_steps(1000, 500, 5, 50)
+    | {"data.parallel_path": "texts/multi30k", "train.eval_every": 200, "eval.beams": (1, 4)},
     "paper": MULTI30K
     | RECIPE
     | set_training_steps(100_000, 4000, 5, 1000)

@@ -1,7 +1,7 @@
 """Recipes as the fields that experiments set: a small budget's, and the papers' with an accelerator's corpus."""
 
 from mlm.base import recipe_constants
-from mlm.experiment import paper_recipes
+from mlm.experiment import grid, paper_recipes
 
 # A small budget's recipe: no dropout (no row is seen often), [MASK] only (Wettig et al. 2022 find no use for the other
 # ways), and initial weights of 0.08. Rotary positions let a small Transformer find its neighbours within a hundred
@@ -96,6 +96,37 @@ QUICK = LAPTOP | {
     "train.steps": 40,
     "train.log_every": 10,
     "train.eval_every": 20,
+}
+
+
+def make_text(folder: str, boundary: str = r"=== \S+", train="train.txt.gz", validation="validation.txt.gz") -> dict:
+    """The fields of a text in the folder `texts`."""
+    paths = {"data.path": f"texts/{folder}/{train}", "data.validation_path": f"texts/{folder}/{validation}"}
+    return paths | {"data.document_boundary": boundary, "tokenizer.sample_characters": 2**23}
+
+
+TEXTS = {  # that the user provides, but for the last: ln -s FOLDER texts
+    "wikitext": make_text("wikitext-2", " = [^=]+ = ", "train.txt", "valid.txt"),
+    "novels_en": make_text("novels-en"),
+    "textbooks": make_text("textbooks-en"),
+    "novels_hu": make_text("novels-hu"),
+    "docstrings": {"data.corpus": "docstrings"},
+}
+
+
+def read_text(fields: dict, text: str = "wikitext") -> dict:
+    """The fields with a text of TEXTS in place of their corpus, without its tokenizer and its tasks."""
+    own = grid.drop_fields(fields, "data", "tokenizer", "downstream")
+    return own | TEXTS[text] | {"eval.max_examples": 1_000}
+
+
+# On text the same in minutes, with two million tokens: WikiText-2 about once. A task is a folder beside the texts.
+TEXT = read_text(LAPTOP) | set_training_length(16_000, 3_200, TUNED_FIELDS["transformer"])
+TEXT_TASKS = {
+    "downstream.tasks": "sst2",
+    "downstream.path": "texts",
+    "downstream.learning_rates": (1e-3,),
+    "downstream.epochs": (1.0,),
 }
 
 # What a model is fine-tuned for once it is trained. Of the built-in language, where the best possible score is known: a
