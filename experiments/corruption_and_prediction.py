@@ -35,6 +35,7 @@ from mlm.experiment.recipes import (
     WETTIG,
 )
 from mlm.report import summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column
 
 MASK_ONLY = {"mask.mask_token_prob": 1.0, "mask.random_token_prob": 0.0}
@@ -50,6 +51,24 @@ SCALES = {
     "text": {"fields": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"], "rates": RATES, "seeds": 2},
     "paper": {"fields": WETTIG | PAPER_TASKS | {"model.size": "large"}, "rates": RATES, "seeds": 1},
 }
+
+PAPER = {  # corruption, prediction: scores of a large model
+    (0.4, 0.4): (84.5, 91.6, 88.1, 88.2, 92.8),
+    (0.4, 0.2): (83.7, 90.6, 87.8, 87.5, 92.9),
+    (0.2, 0.2): (84.1, 91.3, 87.9, 87.4, 92.7),
+    (0.2, 0.4): (85.7, 92.0, 87.9, 88.6, 93.4),
+    (0.1, 0.4): (86.3, 92.3, 88.3, 88.9, 93.2),
+    (0.05, 0.4): (86.9, 92.2, 88.5, 88.6, 93.9),
+}
+TITLES = {rates: "{:.0%} corrupted, {:.0%} predicted".format(*rates) for rates in PAPER}
+PAPER_TABLES = (
+    PaperTable(
+        "Wettig et al. 2022, table 3, large; second hand",
+        ("MNLI", "QNLI", "QQP", "STS-B", "SST-2"),
+        {TITLES[rates]: scores for rates, scores in PAPER.items()},
+        {title: "corrupt-{}-predict-{}".format(*rates) for rates, title in TITLES.items()},
+    ),
+)
 
 COLUMNS = (
     Column("corrupted", "corrupted"),

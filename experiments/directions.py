@@ -38,6 +38,7 @@ from mlm.experiment.recipes import (
     set_training_length,
 )
 from mlm.report import evaluation_scores, summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 DIRECTIONS = [
@@ -55,6 +56,18 @@ LABELS = {
 HEADS = {"": "each state", "finetune.head_dim=32": "two layers of BiLSTM"}
 NAMES = {"mnli": "MNLI", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD 1.1"}
 PAPER = {("mlm", "bidirectional"): (83.9, 84.9, 86.5, 92.6, 87.9), ("causal", "causal"): (82.1, 84.3, 77.5, 92.1, 77.8)}
+PAPER_TABLES = (
+    PaperTable(
+        "Devlin et al. 2019 (BERT), table 5, base, without NSP",
+        tuple(NAMES.values()),
+        {
+            "both sides": PAPER["mlm", "bidirectional"],
+            "left to right": PAPER["causal", "causal"],
+            "left to right, with a BiLSTM": (82.1, 84.1, 75.7, 91.6, 84.9),
+        },
+        {"both sides": "both", "left to right": "left"},
+    ),
+)
 TASKS = {
     "downstream.tasks": "tag",
     "downstream.learning_rates": (1e-3,),

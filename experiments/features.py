@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK, TEXT
 from mlm.report import evaluation_scores, run_columns, summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 MODELS = {"lstm": {"model.family": "rnn", "model.cell": "lstm"}, "transformer": {"model.family": "transformer"}}
@@ -37,6 +38,13 @@ VARIANTS = {
 }
 PAPER_TITLES = {"conll2003": "CoNLL-2003, F1"}
 PAPER = dict(zip(VARIANTS.values(), (96.4, 91.0, 95.6, 94.9, 95.9, 96.1, 95.5), strict=True))  # of BERT base
+PAPER_TABLES = (
+    PaperTable(
+        "Devlin et al. 2019 (BERT), table 7, base; dev",
+        tuple(PAPER_TITLES.values()),
+        {features: (score,) for features, score in PAPER.items()},
+    ),
+)
 # A BiLSTM as wide as a small model is, not as BERT's.
 SMALL_BILSTM = {"width": 64, "learning_rates": (1e-3, 4e-3)}
 BASE_FIELDS = {"model.num_layers": 4, "downstream.tasks": "tag"}

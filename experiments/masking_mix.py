@@ -36,6 +36,7 @@ from mlm.experiment.recipes import (
     TEXT_TASKS,
 )
 from mlm.report import summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 MIXES = [
@@ -56,6 +57,15 @@ PAPER = {  # [MASK] / same / random: scores of TASKS, of the base model
     "0 / 20 / 80": (83.7, 94.8),
     "0 / 0 / 100": (83.6, 94.9),
 }
+FEATURES = (94.9, 94.0, 94.6, 94.7, 94.6, 94.6)  # NER from features, of the same mixes
+PAPER_TABLES = (
+    PaperTable(
+        "Devlin et al. 2019 (BERT), table 8, base",
+        (*TASKS.values(), "NER from features"),
+        {mix: (*scores, features) for (mix, scores), features in zip(PAPER.items(), FEATURES, strict=True)},
+        {mix: point["name"] for mix, point in zip(PAPER, MIXES, strict=True)},
+    ),
+)
 
 SCALES = {
     "quick": {"fields": QUICK | QUICK_TASKS | ARCHITECTURE_FIELDS["transformer"], "seeds": 1},

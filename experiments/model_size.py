@@ -37,7 +37,14 @@ from mlm.experiment.recipes import (
     TEXT_TASKS,
 )
 from mlm.report import summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
+
+
+def name_shape(shape: tuple[int, int, int]) -> str:
+    """Layers, width and heads as part of a folder's name."""
+    return "{}x{}-{}heads".format(*shape)
+
 
 TASKS = {"mnli": "MNLI", "mrpc": "MRPC", "sst2": "SST-2"}
 PAPER = {  # layers, width, heads: perplexity, accuracies of TASKS
@@ -49,6 +56,14 @@ PAPER = {  # layers, width, heads: perplexity, accuracies of TASKS
     (24, 1024, 16): (3.23, 86.6, 87.8, 93.7),
 }
 SHAPES = ((1, 64, 4), (2, 64, 1), (2, 64, 4), (4, 64, 4), (4, 96, 6), (8, 96, 6))
+PAPER_TABLES = (
+    PaperTable(
+        "Devlin et al. 2019 (BERT), table 6",
+        ("perplexity", *TASKS.values()),
+        {name_shape(shape): scores for shape, scores in PAPER.items()},
+        {name_shape(shape): name_shape(ours) for shape, ours in zip(PAPER, SHAPES, strict=True)},
+    ),
+)
 
 SCALES = {
     "quick": {
@@ -73,7 +88,7 @@ def sweep(scale: str) -> dict[str, dict]:
     plan = SCALES[scale]
     shapes = [
         {
-            "name": f"{layers}x{width}-{heads}heads",
+            "name": name_shape((layers, width, heads)),
             "model.num_layers": layers,
             "model.width": width,
             "model.num_heads": heads,

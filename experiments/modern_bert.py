@@ -50,6 +50,7 @@ from mlm.experiment.grid import chain_points, cross_points, make_axis, name_poin
 from mlm.experiment.recipes import LARGE, PAPER_TASKS, SMALL, read_text, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import compare, excess_loss, run_columns, series
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column
 
 BERT = {
@@ -79,6 +80,28 @@ CHANGES = {
 LAST = [*CHANGES][-1]
 FIRST_ROW = "BERT"
 ALONE = " alone"
+PAPER_TABLES = (
+    PaperTable(
+        "Breton et al. 2025 (NeoBERT), figure 1, a ladder, one seed",
+        ("GLUE",),
+        {
+            "BERT": (79.2,),
+            "RoPE, SwiGLU, RMSNorm": (81.1,),
+            "and RefinedWeb": (84.0,),
+            "and AdamW, cosine": (83.5,),
+            "and 20% masked, all [MASK]": (82.9,),
+            "and 250M parameters": (85.3,),
+            "and 28 x 768": (86.0,),
+        },
+        {"BERT": "bert", "RoPE, SwiGLU, RMSNorm": "with_rmsnorm"},
+    ),
+    PaperTable(
+        "Polish ModernBERT, table 8",
+        ("KLEJ",),
+        {"15% masked": (84.16,), "30% masked": (83.88,)},
+        {"15% masked": "bert", "30% masked": "30_masked_alone"},
+    ),
+)
 
 SEARCHES = searches.read_searches(__file__)
 CENTRE = 4e-3  # the small recipe's, of rows that no search chose for

@@ -54,6 +54,7 @@ from mlm.experiment.recipes import (
 )
 from mlm.experiment.search_space import Choice, LogUniform, apply_values
 from mlm.report import excess_loss, run_columns, series, summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column
 
 NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 6_400  # taken in by a run, and between two evaluations
@@ -99,6 +100,54 @@ LABELS = {
     "replaced_token_detection": "replaced token detection, {rate:.0%}",
     "hybrid": "masked next token, {rate:.0%}",
 }
+GISSEROT = "Gisserot-Boukhlef et al. 2025, 610M; second hand"
+GISSEROT_SCORES = ("sequences", "tokens", "questions", "retrieval")
+GISSEROT_MASKED = (87.00, 92.21, 62.77, 79.55)
+PAPER_TABLES = (
+    PaperTable(
+        GISSEROT,
+        GISSEROT_SCORES,
+        {"masked": GISSEROT_MASKED, "causal": (83.58, 92.69, 42.09, 76.20)},
+        {"masked": "masked30", "causal": "causal"},
+    ),
+    PaperTable(
+        GISSEROT,
+        GISSEROT_SCORES,
+        {"masked alone": GISSEROT_MASKED, "causal for 10k of 42k steps, then masked": (87.85, 93.07, 67.77, 79.88)},
+        {"masked alone": "next30", "causal for 10k of 42k steps, then masked": "causal25"},
+    ),
+    PaperTable(
+        "Ettin (arXiv:2507.11412), 150M; second hand",
+        ("retrieval", "MNLI", "generation"),
+        {
+            "encoder": (39.97, 89.2, 42.9),
+            "decoder": (37.71, 85.6, 46.2),
+            "encoder from the decoder": (39.49, 85.8, 43.7),
+            "decoder from the encoder": (37.55, 86.8, 43.6),
+        },
+        {"encoder": "masked30", "decoder": "causal"},
+    ),
+    PaperTable(
+        "Clark et al. 2020 (ELECTRA), table 5; second hand",
+        ("GLUE",),
+        {
+            "BERT": (82.2,),
+            "replaced token detection, a loss of 15% of tokens": (82.4,),
+            "masked, a loss of all tokens": (84.3,),
+            "replaced token detection": (85.0,),
+        },
+        {"BERT": "masked30", "replaced token detection": "replaced_token_detection"},
+    ),
+    PaperTable(
+        "MDLM (arXiv:2406.07524), LM1B",
+        ("perplexity",),
+        {"causal": (22.32,), "diffusion": (27.04,)},
+        {"causal": "causal", "diffusion": "diffusion"},
+    ),
+    PaperTable(
+        "MDLM (arXiv:2406.07524), BERT continued", ("GLUE",), {"masked": (81.62,), "diffusion after it": (82.06,)}
+    ),
+)
 SHARED_FIELDS = {"mask.max_rate": 0.4}  # one compiled program serves all rates
 FAMILIES = {
     "window": {"model.family": "feedforward", "model.cell": "window"},

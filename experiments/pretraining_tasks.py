@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, BERT_GRID, LAPTOP, PAPER_TASKS, QUICK, TEXT, TEXT_TASKS
 from mlm.report import summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 TASKS = [
@@ -55,6 +56,29 @@ BASE_FIELDS = ARCHITECTURE_FIELDS["transformer"] | {
 
 NAMES = {"mnli": "MNLI", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD 1.1"}
 PAPER = {"nsp": (84.4, 88.4, 86.7, 92.7, 88.5), "mlm": (83.9, 84.9, 86.5, 92.6, 87.9)}  # of segment pairs
+PAPER_TABLES = (
+    PaperTable(
+        "Devlin et al. 2019 (BERT), table 5, base",
+        tuple(NAMES.values()),
+        {"segment pairs": PAPER["mlm"], "segment pairs with NSP": PAPER["nsp"]},
+        {"segment pairs": "segment-pairs", "segment pairs with NSP": "segment-pairs-nsp"},
+    ),
+    PaperTable(
+        "Liu et al. 2019 (RoBERTa), table 2, base",
+        ("SQuAD 1.1", "SQuAD 2.0", "MNLI", "SST-2", "RACE"),
+        {
+            "segment pairs with NSP": (90.4, 78.7, 84.0, 92.9, 64.2),
+            "sentence pairs with NSP": (88.7, 76.2, 82.9, 92.1, 63.0),
+            "full sentences": (90.4, 79.1, 84.7, 92.5, 64.8),
+            "doc sentences": (90.6, 79.7, 84.7, 92.7, 65.6),
+        },
+        {
+            "segment pairs with NSP": "segment-pairs-nsp",
+            "full sentences": "full-sentences",
+            "doc sentences": "doc-sentences",
+        },
+    ),
+)
 
 SCALES = {
     "quick": {"fields": drop_fields(QUICK, "data.language") | BASE_FIELDS, "seeds": 1},

@@ -32,6 +32,7 @@ from mlm.experiment.recipes import (
     WETTIG,
 )
 from mlm.report import run_columns, summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column
 
 SCHEDULES = [
@@ -42,6 +43,41 @@ SCHEDULES = [
     {"name": "linear-15-30", "mask.rate": 0.15, "mask.schedule": "linear", "mask.final_rate": 0.3},
     {"name": "cosine-30-15", "mask.rate": 0.3, "mask.schedule": "cosine", "mask.final_rate": 0.15},
 ]
+PAPER_TABLES = (
+    PaperTable(
+        "Ankner et al. 2023, tables 1 to 4, base; second hand",
+        ("GLUE",),
+        {
+            "15%": (83.83,),
+            "30%": (84.12,),
+            "15 to 30%": (83.71,),
+            "30 to 15%": (84.29,),
+            "30 to 15%, of which 15% predicted": (83.71,),
+            "30 to 15% by a cosine": (84.27,),
+            "30 to 15% in one step halfway": (84.23,),
+        },
+        {
+            "15%": "constant-15",
+            "30%": "constant-30",
+            "15 to 30%": "linear-15-30",
+            "30 to 15%": "linear-30-15",
+            "30 to 15% by a cosine": "cosine-30-15",
+        },
+    ),
+    PaperTable(
+        "Ankner et al. 2023, base; second hand",
+        ("GLUE", "BLiMP", "loss at 15%"),
+        {"30%": (84.12, 82.13, 1.56), "15%": (83.83, 82.44, 1.59), "30 to 15%": (84.29, 82.70, 1.56)},
+        {"30%": "constant-30", "15%": "constant-15", "30 to 15%": "linear-30-15"},
+    ),
+    PaperTable("Ankner et al. 2023, large; second hand", ("GLUE",), {"40%": (86.97,), "40 to 25%": (87.22,)}),
+    PaperTable(
+        "Charpentier & Samuel 2024 (GPT-BERT), table 2, base",
+        ("perplexity", "BLiMP", "MNLI", "EWoK"),
+        {"a constant rate": (10.9, 81.1, 79.4, 54.0), "30 to 15%": (10.8, 81.2, 80.1, 54.6)},
+    ),
+    PaperTable("BabyLM 2025", ("GLUE", "BLiMP"), {"a constant rate": (68.5, 70.7), "a falling one": (69.4, 70.8)}),
+)
 SHARED_FIELDS = {"mask.max_rate": 0.3, "eval.mask_rates": (0.15, 0.3)}  # one compiled program serves all
 
 SCALES = {

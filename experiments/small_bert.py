@@ -38,6 +38,7 @@ from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_ax
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, read_text
 from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import milestone_curves, run_columns, series, summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, NamedTable
 
 MILLION = 1_000_000
@@ -57,6 +58,14 @@ FIELDS = (
     }
 )
 CAUSAL = {"name": "causal", "objective": "causal", "eval.ngram_order": 5}
+PAPER_TABLES = (
+    PaperTable(
+        "Turc et al. 2019 (google-research/bert README), a million steps",
+        ("MNLI-m", "SST-2"),
+        {"tiny": (70.2, 83.2), "mini": (74.8, 85.9), "small": (77.6, 89.7), "medium": (80.0, 89.6)},
+        {size: size for size in ("tiny", "mini", "small", "medium")},
+    ),
+)
 SCALES = {
     "quick": {
         "budgets": {"micro": (0.1, 0.2)},

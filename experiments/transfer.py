@@ -37,7 +37,8 @@ import numpy as np
 from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import LANGUAGES as PRESETS
-from mlm.experiment.recipes import QUICK, TEXTS
+from mlm.experiment.recipes import QUICK
+from mlm.experiment.recipes import TEXTS as USER_TEXTS
 from mlm.report import agreement, run_columns, series, specs, summary
 from mlm.report.charts import RowChart
 from mlm.report.table import Column, NamedTable
@@ -86,6 +87,7 @@ INTERVENTIONS = {
 HALF_SEED = 60  # of the division, drawn before any result
 CHOSEN = np.random.default_rng(HALF_SEED).permutation(sorted(INTERVENTIONS))[: len(INTERVENTIONS) // 2]
 HALVES = {name: "choose" if name in CHOSEN else "report" for name in INTERVENTIONS}
+TEXTS = USER_TEXTS | {"docstrings": {"data.corpus": "docstrings"}}
 INGREDIENTS = {  # of a preset, each with its fields
     "favorites": ("num_favorites", "favorite_prob"),
     "ambiguity": ("ambiguity_prob",),
@@ -97,7 +99,6 @@ REMOVED = {
 } | {"novels_of_1000_words": PRESETS["novels"] | {"data.language.vocab_size": 1_000}}  # fewer leave scenes without
 LANGUAGES = PRESETS | REMOVED
 LENGTHS = {"short": 3_200, "long": 9_600}  # examples
-USER_TEXTS = ("wikitext", "novels_en", "textbooks", "novels_hu")
 SHORT_ALONE = ("mini",)  # which would take as long as all others
 BATCH_SIZE = 16
 SCALES = {

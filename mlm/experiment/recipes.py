@@ -99,40 +99,32 @@ QUICK = LAPTOP | {
 }
 
 
-def make_text(folder: str, boundary: str = r"=== \S+", train="train.txt.gz", validation="validation.txt.gz") -> dict:
-    """The fields of a text in the folder `texts`."""
+def make_text(folder: str, train: str, validation: str, boundary: str) -> dict:
+    """The fields of a text in the folder `texts`, which the user provides: ln -s FOLDER texts."""
     paths = {"data.path": f"texts/{folder}/{train}", "data.validation_path": f"texts/{folder}/{validation}"}
     return paths | {"data.document_boundary": boundary, "tokenizer.sample_characters": 2**23}
 
 
-TEXTS = {  # that the user provides, but for the last: ln -s FOLDER texts
-    "wikitext": make_text("wikitext-2", " = [^=]+ = ", "train.txt", "valid.txt"),
-    "novels_en": make_text("novels-en"),
-    "textbooks": make_text("textbooks-en"),
-    "novels_hu": make_text("novels-hu"),
-    "docstrings": {"data.corpus": "docstrings"},
+TEXTS = {"wikitext": make_text("wikitext-2", "train.txt", "valid.txt", " = [^=]+ = ")} | {
+    name: make_text(folder, "train.txt.gz", "validation.txt.gz", r"=== \S+")
+    for name, folder in (("novels_en", "novels-en"), ("textbooks", "textbooks-en"), ("novels_hu", "novels-hu"))
 }
 
 
-def read_text(fields: dict, text: str = "wikitext") -> dict:
-    """The fields with a text of TEXTS in place of their corpus, without its tokenizer and its tasks."""
-    own = grid.drop_fields(fields, "data", "tokenizer", "downstream")
-    return own | TEXTS[text] | {"eval.max_examples": 1_000}
+def read_text(fields: dict) -> dict:
+    """The fields with WikiText-2 in place of their corpus, without its tokenizer and its tasks."""
+    return (
+        grid.drop_fields(fields, "data", "tokenizer", "downstream") | TEXTS["wikitext"] | {"eval.max_examples": 1_000}
+    )
 
 
-# On text the same in minutes, with two million tokens: WikiText-2 about once. A task is a folder beside the texts.
-TEXT = read_text(LAPTOP) | set_training_length(16_000, 3_200, TUNED_FIELDS["transformer"])
-TEXT_TASKS = {
-    "downstream.tasks": "sst2",
-    "downstream.path": "texts",
-    "downstream.learning_rates": (1e-3,),
-    "downstream.epochs": (1.0,),
-}
+TEXT = read_text(LAPTOP) | set_training_length(16_000, 3_200, TUNED_FIELDS["transformer"])  # the text about once
 
 # What a model is fine-tuned for once it is trained. Of the built-in language, where the best possible score is known: a
 # grid of one point, in seconds and in half a minute. The papers': the tasks' files lie in folders mnli, sst2, ... of a
-# folder "tasks", or of --config.downstream.path=...; --config.downstream.tasks= leaves all that out.
+# folder "tasks", or of --config.downstream.path=...; --config.downstream.tasks= leaves all that out. On text: `texts`.
 QUICK_TASKS = {"downstream.tasks": "topic", "downstream.learning_rates": (1e-3,), "downstream.epochs": (1.0,)}
+TEXT_TASKS = QUICK_TASKS | {"downstream.tasks": "sst2", "downstream.path": "texts"}
 LAPTOP_TASKS = {"downstream.tasks": "topic", "downstream.learning_rates": (1e-3,), "downstream.seeds": 3}
 PAPER_TASKS = {"downstream.tasks": "mnli,qnli,qqp,sst2", "downstream.path": "tasks", "downstream.seeds": 3}
 
