@@ -7,7 +7,7 @@ Run        mlm sweep run experiments/embeddings.py --scale=laptop --workers=2
            for sentence similarity in English: --config.data.path=TEXT --config.eval.sts=FOLDER of STS-B
 Cost       quick: seconds per point, of which the evaluation takes one or two. laptop: 15 points, about half an hour on
            2 CPU cores with --workers=2, estimated from the time per example. paper: 3 points at base size, BERT's batch
-           size.
+           size. text: 15 points of micro on WikiText-2, 16,000 examples, three seeds, with STS-B: 9 minutes, estimated.
 Columns    All columns are about the last layer's states of unmasked held-out text (mlm/evaluation/anisotropy.py).
            "cosine of two words' states" is anisotropy. "more of one word in two rows" is his self-similarity minus
            anisotropy. "share of one static vector, above random" is his maximum explainable variance minus that of as

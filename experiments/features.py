@@ -12,7 +12,9 @@ Data       quick, laptop: the built-in language and its tagging task, each word'
 Method     Models of four layers, so that there are four to read. Each feature has the same learning rates to choose
            from, on the dev split; so has the model that is fine-tuned as a whole, under a linear head.
 Cost       quick: a minute per point. laptop: 6 points, half an hour each on 2 CPU cores: an estimate from 20 ms per
-           step. paper: one point of the base model, for an accelerator; not estimated.
+           step. paper: one point of the base model, for an accelerator; not estimated. text: 4 points of micro with
+           four layers on WikiText-2, 16,000 examples, two seeds, and the parts of speech of UD-EWT: 20 minutes,
+           estimated.
 Published  dev F1: fine-tuned 96.4; embeddings 91.0; second-to-last 95.6; last 94.9; weighted sum of the last four 95.9;
            their concatenation 96.1; weighted sum of all twelve 95.5.
 Figures    none yet

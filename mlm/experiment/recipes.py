@@ -113,9 +113,8 @@ TEXTS = {"wikitext": make_text("wikitext-2", "train.txt", "valid.txt", " = [^=]+
 
 def read_text(fields: dict) -> dict:
     """The fields with WikiText-2 in place of their corpus, without its tokenizer and its tasks."""
-    return (
-        grid.drop_fields(fields, "data", "tokenizer", "downstream") | TEXTS["wikitext"] | {"eval.max_examples": 1_000}
-    )
+    text = TEXTS["wikitext"] | {"eval.max_examples": 1_000}
+    return grid.drop_fields(fields, "data", "tokenizer", "downstream") | text
 
 
 TEXT = read_text(LAPTOP) | set_training_length(16_000, 3_200, TUNED_FIELDS["transformer"])  # the text about once
@@ -124,7 +123,7 @@ TEXT = read_text(LAPTOP) | set_training_length(16_000, 3_200, TUNED_FIELDS["tran
 # grid of one point, in seconds and in half a minute. The papers': the tasks' files lie in folders mnli, sst2, ... of a
 # folder "tasks", or of --config.downstream.path=...; --config.downstream.tasks= leaves all that out. On text: `texts`.
 QUICK_TASKS = {"downstream.tasks": "topic", "downstream.learning_rates": (1e-3,), "downstream.epochs": (1.0,)}
-TEXT_TASKS = QUICK_TASKS | {"downstream.tasks": "sst2", "downstream.path": "texts"}
+TEXT_TASKS = QUICK_TASKS | {"downstream.tasks": "sst2", "downstream.path": "texts", "downstream.epochs": (0.5,)}
 LAPTOP_TASKS = {"downstream.tasks": "topic", "downstream.learning_rates": (1e-3,), "downstream.seeds": 3}
 PAPER_TASKS = {"downstream.tasks": "mnli,qnli,qqp,sst2", "downstream.path": "tasks", "downstream.seeds": 3}
 

@@ -1,13 +1,12 @@
 """The ablations of papers beside ours: what a change was worth there, and here, which is another scale."""
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mlm.base.estimates import estimate_mean, read_first_score
 from mlm.report import compare, evaluation_scores
 from mlm.report.table import Column, NamedTable, score_column
-
-COLUMNS = (Column("source", "paper"), Column("change", "change"), Column("there", "there"), Column("here", "our row"))
 
 
 class PaperTable(NamedTuple):
@@ -31,12 +30,11 @@ def build_table(tables: Sequence[PaperTable], groups: Mapping[str, Sequence[dict
             cells = {"source": source, "change": f"{title} for {base}", "there": ", ".join(texts)}
             pairs = find_pairs(groups, ours.get(title), ours.get(base))
             rows += [cells | {"here": a} | compare_groups(groups[a], groups[b], metrics) for a, b in pairs] or [cells]
-    first = score_column(read_first_score(results[0]))._replace(name="difference")
-    measured = [column._replace(format=f"+{column.format}") for column in (first, *metrics.values())]
-    shown = [column for column in (*COLUMNS, *measured) if any(column.name in row for row in rows)]
-    caption = (
-        "The papers' models and data are far larger: compare signs, not sizes. All: with the change minus without."
-    )
+    titles = {"source": "paper", "change": "change", "there": "there", "here": "our row"}
+    scored = (score_column(read_first_score(results[0]))._replace(name="difference"), *metrics.values())
+    columns = [*map(Column, titles, titles.values()), *(one._replace(format=f"+{one.format}") for one in scored)]
+    shown = [column for column in columns if any(column.name in row for row in rows)]
+    caption = "At another scale: compare signs, not sizes. Ours: the row minus the one without the change."
     return NamedTable("papers", "Papers' ablations beside ours", caption, rows, shown)
 
 
@@ -49,8 +47,7 @@ def find_pairs(names: Iterable[str], changed: str | None, base: str | None) -> l
 def compare_groups(runs: Sequence[dict], others: Sequence[dict], metrics: Mapping) -> dict:
     """The differences of two groups by seed: of the first score, if it is of the same examples, and of evaluations."""
     pair = compare.match_groups(runs, others)
-    a_S, b_S = pair.compute_values() if pair and pair.paired else ((), ())
-    values = {"difference": [float(a - b) for a, b in zip(a_S, b_S, strict=True)]}
+    values = {"difference": list(map(operator.sub, *pair.compute_values())) if pair and pair.paired else []}
     seeds = [(a, b) for a in runs for b in others if a["config"]["seed"] == b["config"]["seed"]]
     for metric, column in metrics.items():
         scores = [[evaluation_scores.index_scores(run).get(metric) for run in both] for both in seeds]

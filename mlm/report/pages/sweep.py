@@ -122,9 +122,8 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
         content = expected_best.build_table(searched, search.score)
         tables.append(NamedTable(f"search-{scale}", f"Search ({scale})", caption, *content))
     caption = "Means over seeds of the models at their milestones."
-    tables.append(
-        NamedTable("milestones", milestone_curves.TOPIC, caption, *milestone_curves.build_table(results, group))
-    )
+    content = milestone_curves.build_table(results, group)
+    tables.append(NamedTable("milestones", milestone_curves.TOPIC, caption, *content))
     tables.append(paper_tables.build_table(getattr(experiment, "PAPER_TABLES", ()), groups))
     claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
     first = build_headline(results, rows, columns, groups, families)
