@@ -11,6 +11,7 @@ from mlm.report import paper_tables, series
 
 LOSS = Score("loss", "held-out loss", ("nats", "predictions"), unit="nats per prediction", better=-1)
 TASK = EvaluationMetric("task_a", "accuracy", "0" * 64, "A")
+UNDEFINED = -1.0
 TABLES = {
     name: experiment.PAPER_TABLES
     for name in NAMES
@@ -27,7 +28,7 @@ PAPER = paper_tables.PaperTable(
 def make_run(name, seed, loss, score=None, predictions=10.0):
     """A run of four held-out examples with equal losses."""
     weight_N = np.full(4, predictions)
-    scores = [] if score is None else [EvaluationScore(TASK, score)]
+    scores = [] if score is None else [EvaluationScore(TASK, None if score == UNDEFINED else score)]
     return {
         "config": {"seed": seed, "workdir": f"runs/{name}-seed{seed}-012345"},
         "scores": [LOSS._asdict()],
@@ -57,9 +58,10 @@ def test_a_change_has_the_paper_s_scores_with_their_differences_and_ours_by_seed
         "loss (nats)",
         "A: accuracy",
     ]
+    assert [column.format for column in made.columns[4:]] == ["+.3f", "+.3f"]
     tiny, mini, other = made.rows
     assert tiny["change"] == "40% for 15%" and tiny["there"] == "MNLI 84.5 (+0.3), loss 1.25 (-0.25)"
-    assert tiny["here"] == "tiny-0.4" and tiny["task_a"].mean == pytest.approx((0.2 + 0.3) / 2)
+    assert tiny["here"] == "tiny-0.4" and tiny["task_a"] == pytest.approx((0.25, 0.2, 0.3))
     assert tiny["difference"] == pytest.approx((-0.3, -0.5, -0.1))  # the range of two seeds, which are not mixed
     assert mini["here"] == "mini-0.4" and mini["difference"] == (0.5, None, None) and "task_a" not in mini
     assert other["there"] == "MNLI 80.8 (-3.4), loss 2 (+0.5)" and "here" not in other  # of which we have no row
@@ -68,12 +70,23 @@ def test_a_change_has_the_paper_s_scores_with_their_differences_and_ours_by_seed
 def test_losses_of_other_examples_do_not_compare_but_a_task_does():
     made = build(make_run("a-0.15", 0, 3.0, 0.5, predictions=10.0), make_run("a-0.4", 0, 2.0, 0.25, predictions=20.0))
     assert "difference" not in made.rows[0] and made.rows[0]["task_a"].mean == pytest.approx(-0.25)
-    undefined = build(make_run("a-0.15", 0, 3.0, 0.5), make_run("a-0.4", 0, 2.0))
-    assert "task_a" not in undefined.rows[0] and undefined.rows[0]["difference"].mean == -1.0
+    for run in (make_run("a-0.4", 0, 2.0), make_run("a-0.4", 0, 2.0, score=UNDEFINED)):
+        made = build(make_run("a-0.15", 0, 3.0, 0.5), run)
+        assert "task_a" not in made.rows[0] and made.rows[0]["difference"].mean == -1.0
+    made = build(make_run("a-0.15", 0, 3.0, 0.5), make_run("a-0.4", 1, 2.0, 0.5))  # other seeds
+    assert made.rows[0].keys() == {"source", "change", "there", "here"}
 
 
 def test_a_part_of_a_name_is_a_whole_word_and_the_rest_is_equal():
-    names = ["segment-pairs", "segment-pairs-nsp", "x-0.4-mask", "x-0.15-mask", "y-0.15-mask", "x-0.40-mask"]
+    names = [
+        "segment-pairs",
+        "segment-pairs-nsp",
+        "x-0.4-mask",
+        "x-0.15-mask",
+        "y-0.15-mask",
+        "x-0.40-mask",
+        "x-0.150-mask",
+    ]
     assert paper_tables.find_pairs(names, "0.4", "0.15") == [("x-0.4-mask", "x-0.15-mask")]
     assert paper_tables.find_pairs(names, "segment-pairs-nsp", "segment-pairs") == [(names[1], names[0])]
     assert paper_tables.find_pairs(names, None, "0.15") == paper_tables.find_pairs(names, "0.4", None) == []
@@ -86,10 +99,6 @@ def test_the_papers_rows_are_whole_and_stand_beside_rows_of_ours(name):
     for one in TABLES[name]:
         assert all(len(scores) == len(one.scores) for scores in one.rows.values()) and one.ours.keys() <= {*one.rows}
         base, *others = one.rows
-        pairs = [
-            paper_tables.find_pairs(names, one.ours.get(row), one.ours[base])
-            for names in points
-            for row in others
-            if one.ours
-        ]
-        assert any(pairs) or not one.ours, f"{one.source}: no row of ours is named {one.ours}"
+        for row in one.ours.keys() & {*others}:
+            pairs = [paper_tables.find_pairs(names, one.ours[row], one.ours[base]) for names in points]
+            assert any(pairs), f"{one.source}: no row of ours is {one.ours[row]} where another is {one.ours[base]}"
