@@ -64,9 +64,9 @@ SCALES = {
     "text": {
         "fields": TEXT
         | TAG_TASK
-        | {"downstream.tasks": "ud_ewt", "downstream.path": "texts", "downstream.epochs": (1.0,)},
+        | {"downstream.tasks": "ud_pos", "downstream.path": "texts", "downstream.epochs": (1.0,)},
         "layers": 4,
-        "probe": PROBE_ACCURACY,
+        "probe": PROBE,
         "members": tuple(MODELS),
         "own": ARCHITECTURE_FIELDS,
         "seeds": 2,

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes tables again from nothing and says what differs from the committed figures, and by how many standard errors.
-# $1: quick (the scales of that name, at most 15 minutes on two CPU cores), text (the scales of that name, eight hours), all,
-# NAME (all scales of an experiment that have figures) or NAME-SCALE. Each sweep is that of the command in its file of
-# figures, which also names the texts that it reads, and trains in runs/reproduce/NAME-SCALE; a second call goes on with
-# what is there. A scale without figures is trained, and its table printed.
-# The scales on text read folders in one of yours: ln -s FOLDER texts. They are wikitext-2, textbooks-en, multi30k, sst2,
-# mrpc, stsb and ud_ewt; masking_rate-text has other paths: ln -s texts tasks; ln -s texts/wikitext-2 texts/blimp .
+# $1: quick (the scales of that name, at most 15 minutes on two CPU cores), text (the scales of that name, eight hours by
+# estimate), all, NAME (all scales of an experiment that have figures) or NAME-SCALE. Each sweep is that of the command in
+# its file of figures, which also names the texts that it reads, and trains in runs/reproduce/NAME-SCALE; a second call
+# goes on with what is there. A scale without figures is trained, and its table printed.
+# The scales on text read folders below texts: mkdir texts; ln -s FOLDER/* texts. They are wikitext-2, textbooks-en,
+# multi30k, sst2, mrpc, stsb, ud_ewt and ud_pos (UD-EWT again: ln -s ud_ewt texts/ud_pos); masking_rate-text has other
+# paths: ln -s texts tasks; ln -s texts/wikitext-2 texts/blimp .
 # Exit code 1: a figure differs by more than 3 standard errors, or a sweep failed.
 # WRITE=1: writes the figures, and the parts of results/*.md that show them, in place of comparing.
 set -uo pipefail

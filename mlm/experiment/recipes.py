@@ -100,7 +100,7 @@ QUICK = LAPTOP | {
 
 
 def make_text(folder: str, train: str, validation: str, boundary: str) -> dict:
-    """The fields of a text in the folder `texts`, which the user provides: ln -s FOLDER texts."""
+    """The fields of a text in the folder `texts`, which the user provides."""
     paths = {"data.path": f"texts/{folder}/{train}", "data.validation_path": f"texts/{folder}/{validation}"}
     return paths | {"data.document_boundary": boundary, "tokenizer.sample_characters": 2**23}
 
