@@ -182,6 +182,7 @@ COLUMNS = (
     Column("difference", "loss minus that of the row compared (nats)", "+.3f"),
     Column("p", "p (Holm)", ".2g", note=RULE),
 )
+RESULT_TABLES = ("papers",)
 
 
 def sweep(scale: str) -> dict[str, dict]:
