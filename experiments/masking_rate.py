@@ -188,7 +188,7 @@ COLUMNS = (
     Column("p", "p (Holm)", ".2g", note="p: two-sided, seeds as blocks; Holm's correction for a size and budget."),
 )
 PAPER_COLUMNS = build_paper_columns(TASKS)
-RESULT_TABLES = ("moves", "search-trials")
+RESULT_TABLES = ("moves", "papers", "search-trials")
 
 
 def sweep(scale: str) -> dict[str, dict]:

@@ -217,7 +217,7 @@ SCALES = {
 }
 SEARCHES = searches.read_searches(__file__)
 COLUMNS = (Column("objective", "objective"), *run_columns.select_columns("model", "size", "learning_rate"))
-RESULT_TABLES = ("claims", "search-laptop")
+RESULT_TABLES = ("claims", "papers", "search-laptop")
 
 
 def sweep(scale: str) -> dict[str, dict]:

@@ -126,6 +126,7 @@ COLUMNS = (
     *excess_loss.build_threshold_columns(THRESHOLDS),
     *(Column(f"p_{threshold:g}", f"p of the steps to {threshold:g} (Holm)", ".2g") for threshold in THRESHOLDS),
 )
+RESULT_TABLES = ("papers",)
 
 
 def sweep(scale: str) -> dict[str, dict]:
