@@ -3,6 +3,7 @@
 Question   A newcomer's first training must leave the unigram's loss with no flag. The defaults of learning rate,
            initial weights, warm-up and dropout (mlm/training/run/default_recipe.py) are to be the best of one small
            search, the same for the Transformer, the LSTM and the GRU at micro and tiny size.
+Paper      None: it is our own search.
 Star       The centre, which is the default as it was, and the centre with each other value of learning rate, init_std,
            warm-up and dropout, one at a time (VALUES). Positions, gates, masks, batch, packing, tokenizer and the
            dropout of attention's weights are the defaults.
@@ -16,11 +17,11 @@ Run        mlm sweep run experiments/default_recipe.py --scale=trials --workers=
            --config.data.path=...
 Scales     quick: two learning rates of a micro Transformer, 40 steps. trials: 36 points on each text, of 500 steps,
            half of the default's length, one seed. check: what the rule chose, and the default before it, on
-           texts/tinyshakespeare/input.txt, 1,000 steps. laptop: 36 points on one text, of 1,000 steps. paper: the star
-           at base size, 10,000 steps, English Wikipedia.
+           texts/tinyshakespeare/input.txt, 1,000 steps; text: the same for micro on textbooks-en. laptop: 36 points on
+           one text, of 1,000 steps. paper: the star at base size, 10,000 steps, English Wikipedia.
 Cost       quick: seconds per point. trials: an hour on 2 CPU cores with --workers=2, and so is laptop. check: 15
            minutes. paper: 18 points of some 30 minutes of an H200 at 40% of its peak: an estimate from 6 FLOPs per
-           parameter and token.
+           parameter and token. text: 5 points, 8 minutes, estimated.
 Columns    The held-out loss; the rows of a text, family and size are sorted by it. "On the unigram's plateau" names the
            runs that had not left it after a tenth of the steps. The second table is that of the rule.
 Figures    experiments/results/default_recipe.md
@@ -31,7 +32,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlm.experiment.grid import Points, chain_points, cross_points, make_axis, name_points
-from mlm.experiment.recipes import LARGE, QUICK
+from mlm.experiment.recipes import LARGE, QUICK, TEXTS
 from mlm.report import run_columns, summary
 from mlm.report.table import Column, NamedTable
 
@@ -48,7 +49,7 @@ VALUES = {  # the first value of each is the centre
 }
 NAMES = dict(zip(VALUES, ("lr{:g}", "init{:g}", "warmup{:g}", "dropout{:g}"), strict=True))
 EVAL_EVERY = 100  # steps
-TEXTS = (
+SEARCHED_TEXTS = (
     {"name": "wikitext-2", "data.path": "texts/wikitext-2/*.txt", "data.document_boundary": "blank_line"},
     {"name": "multi30k-de", "data.path": "texts/multi30k-de/*.txt", "data.document_boundary": "line"},
 )
@@ -84,7 +85,7 @@ SCALES = {
         "fields": QUICK,
     },
     "trials": {
-        "texts": TEXTS,
+        "texts": SEARCHED_TEXTS,
         "sizes": ("micro", "tiny"),
         "trials": dict.fromkeys(FAMILIES, build_star()),
         "fields": {"train.steps": 500, "train.eval_every": EVAL_EVERY},
@@ -99,6 +100,12 @@ SCALES = {
         "sizes": ("micro", "tiny"),
         "trials": dict.fromkeys(FAMILIES, build_star()),
         "fields": {"train.steps": 1000, "train.eval_every": EVAL_EVERY},
+    },
+    "text": {
+        "texts": ({"name": "textbooks"} | TEXTS["textbooks"],),
+        "sizes": ("micro",),
+        "trials": CHECKED,
+        "fields": {"train.eval_every": EVAL_EVERY},
     },
     "paper": {
         "sizes": ("base",),

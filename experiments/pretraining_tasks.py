@@ -8,7 +8,8 @@ Run        mlm sweep run experiments/pretraining_tasks.py --scale=laptop --worke
 Data       The documentation in Python's standard library, since the built-in language has no next sentence to predict.
 Cost       quick: seconds per point. laptop: 12 points, about 10 minutes on 2 CPU cores with --workers=2, estimated from
            the time of a step (0.07 s on one core). paper: 4 points of the base model, each about 54 hours of an H200 at
-           40% of its peak: 220 hours, an estimate from 6 FLOPs per parameter and token.
+           40% of its peak: 220 hours, an estimate from 6 FLOPs per parameter and token. text: 12 points of micro on
+           WikiText-2, 16,000 examples, three seeds, then half an epoch of SST-2 and of MRPC: 9 minutes, estimated.
 Published  BERT, development sets:     MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
            segment pairs with NSP      84.4  88.4  86.7  92.7   88.5
            without                     83.9  84.9  86.5  92.6   87.9
@@ -18,17 +19,18 @@ Published  BERT, development sets:     MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
            doc sentences               90.6/79.7      84.7  92.7   65.6
            BERT's stand beside our scores at scale paper (--config.downstream.path=...; our MRPC is not split as in
            GLUE). Each packing mode packs the held-out text its own way, so that held-out losses are of different
-           examples and masks: compare how far each is below its own unigram baseline. RoBERTa's pairs of single
-           sentences are left out. laptop: English tasks need files that you bring
-           (--config.downstream.tasks=mrpc,rte --config.downstream.path=...).
+           examples and masks: compare how far each is below its own unigram baseline. Beside our effects all of them
+           stand at every scale; pairs of single sentences (RoBERTa) have no row of ours. laptop: English tasks need
+           files that you bring (--config.downstream.tasks=mrpc,rte --config.downstream.path=...).
 Figures    none yet
 """
 
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, BERT_GRID, LAPTOP, PAPER_TASKS, QUICK
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, BERT_GRID, LAPTOP, PAPER_TASKS, QUICK, TEXT, TEXT_TASKS
 from mlm.report import summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 TASKS = [
@@ -55,11 +57,38 @@ BASE_FIELDS = ARCHITECTURE_FIELDS["transformer"] | {
 
 NAMES = {"mnli": "MNLI", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad": "SQuAD 1.1"}
 PAPER = {"nsp": (84.4, 88.4, 86.7, 92.7, 88.5), "mlm": (83.9, 84.9, 86.5, 92.6, 87.9)}  # of segment pairs
+PAPER_TABLES = (
+    PaperTable(
+        "Devlin et al. 2019 (BERT), table 5, base",
+        tuple(NAMES.values()),
+        {"segment pairs": PAPER["mlm"], "segment pairs with NSP": PAPER["nsp"]},
+        {"segment pairs": "segment-pairs", "segment pairs with NSP": "segment-pairs-nsp"},
+    ),
+    PaperTable(
+        "Liu et al. 2019 (RoBERTa), table 2, base",
+        ("SQuAD 1.1", "SQuAD 2.0", "MNLI", "SST-2", "RACE"),
+        {
+            "segment pairs with NSP": (90.4, 78.7, 84.0, 92.9, 64.2),
+            "sentence pairs with NSP": (88.7, 76.2, 82.9, 92.1, 63.0),
+            "full sentences": (90.4, 79.1, 84.7, 92.5, 64.8),
+            "doc sentences": (90.6, 79.7, 84.7, 92.7, 65.6),
+        },
+        {
+            "segment pairs with NSP": "segment-pairs-nsp",
+            "full sentences": "full-sentences",
+            "doc sentences": "doc-sentences",
+        },
+    ),
+)
 
 SCALES = {
     "quick": {"fields": drop_fields(QUICK, "data.language") | BASE_FIELDS, "seeds": 1},
     "laptop": {
         "fields": drop_fields(LAPTOP, "data.language") | BASE_FIELDS | {"train.steps": 800, "train.eval_every": 100},
+        "seeds": 3,
+    },
+    "text": {
+        "fields": TEXT | ARCHITECTURE_FIELDS["transformer"] | TEXT_TASKS | {"downstream.tasks": "sst2,mrpc"},
         "seeds": 3,
     },
     "paper": {

@@ -26,7 +26,8 @@ Cost       quick: a minute on 2 CPU cores. laptop: 288 points, two and a half ho
            70,000 tokens a second of a core at width 64, 20,000 at 128, and 15 s to compile each program. Measured: 224
            of them took 14 minutes of an H200 with 7 to 13 processes (docs/guides/devices.md), 64 small ones 19 minutes
            of 2 CPU cores. paper: 32 points, 200 hours of an H200 at 40% of its peak, by 6 FLOPs per parameter and
-           token.
+           token. text: 36 points on WikiText-2, a Transformer and an LSTM at three widths and three numbers of
+           examples, two seeds, E fitted alone: 12 minutes, estimated.
 Figures    experiments/results/scaling.md
 """
 
@@ -38,7 +39,7 @@ import numpy as np
 from mlm.base.estimates import estimate_mean
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, TUNED_FIELDS, set_training_length
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, TUNED_FIELDS, read_text, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import excess_loss, run_columns, scaling_law, series, summary
 from mlm.report.charts import LineChart
@@ -91,6 +92,13 @@ SCALES = {
         "examples": (3_200, 8_000, 20_000, 50_000),
         "seeds": 2,
         "fields": FIELDS,
+    },
+    "text": {
+        "kinds": [("masked", "transformer"), ("masked", "lstm")],
+        "sizes": (16, 32, 64),
+        "examples": (4_000, 8_000, 16_000),
+        "seeds": 2,
+        "fields": read_text(FIELDS),
     },
     "paper": {
         "kinds": [("masked", "transformer"), ("causal", "transformer")],

@@ -1,7 +1,8 @@
 """What held-out loss does a small BERT reach at a fixed number of tokens?
 
 Paper      We know of no held-out losses of masked language models smaller than base. Turc et al. 2019
-           (arXiv:1908.08962) give fine-tuned scores of BERT's mini, small and medium after a million steps.
+           (arXiv:1908.08962) give fine-tuned scores of BERT's tiny, mini, small and medium after a million steps: they
+           stand beside our effects of size.
 Method     Masked language models of four sizes, each trained from nothing on so many tokens with a schedule of that
            length; a budget counts the places of all rows, and the column "tokens" those that are filled. A text of
            fewer is read several times. Each size has the same search of learning rate and initialization at the
@@ -23,10 +24,11 @@ Scales     quick: micro at two budgets, one seed, the built-in language. trials:
            evaluate all milestones of a run takes longer than to train it.
            paper: mini to base at 100 million and 1 billion tokens, one seed, English Wikipedia.
 Cost       quick: a minute on 2 CPU cores. The search: 16 trials, an hour, most of it small. laptop: 22 points, 70
-           minutes with --workers=2. Estimated: 50,000, 19,000, 5,000 and 750 tokens a second of a core.
-           milestones: 6 points, 14 minutes with --workers=2, and 20 for 50 pairs of each paradigm and 500 sentences at
-           each milestone, in two processes. paper: 9 points, 60 hours of an H200 at 40% of its peak: an estimate from 6
-           FLOPs per parameter and token.
+           minutes with --workers=2. Estimated: 50,000, 19,000, 5,000 and 750 tokens a second of a core. milestones: 6
+           points, 14 minutes with --workers=2, and 20 for 50 pairs of each paradigm and 500 sentences at each
+           milestone, in two processes. paper: 9 points, 60 hours of an H200 at 40% of its peak: an estimate from 6
+           FLOPs per parameter and token. text: laptop's points of micro and tiny, with WikiText-2 as its text: 13
+           points, 12 minutes, estimated.
 Figures    experiments/results/small_bert.md
 """
 
@@ -35,9 +37,10 @@ from collections.abc import Sequence
 from mlm.base.estimates import Estimate, estimate_mean
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, read_text
 from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import milestone_curves, run_columns, series, summary
+from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, NamedTable
 
 MILLION = 1_000_000
@@ -57,6 +60,14 @@ FIELDS = (
     }
 )
 CAUSAL = {"name": "causal", "objective": "causal", "eval.ngram_order": 5}
+PAPER_TABLES = (
+    PaperTable(
+        "Turc et al. 2019 (google-research/bert README), GLUE test",
+        ("MNLI-m", "SST-2"),
+        {"tiny": (70.2, 83.2), "mini": (74.8, 85.9), "small": (77.6, 89.7), "medium": (80.0, 89.6)},
+        {size: size for size in ("tiny", "mini", "small")},
+    ),
+)
 SCALES = {
     "quick": {
         "budgets": {"micro": (0.1, 0.2)},
@@ -71,6 +82,12 @@ SCALES = {
         "fields": FIELDS,
     },
     "milestones": {"budgets": {"micro": (4,), "tiny": (4,)}, "seeds": (0, 1, 2), "search": "trials", "fields": FIELDS},
+    "text": {
+        "budgets": {"micro": (1, 4), "tiny": (1, 4)},
+        "seeds": (0, 1, 2),
+        "search": "trials",
+        "fields": read_text(FIELDS),
+    },
     "paper": {
         "budgets": dict.fromkeys(("mini", "small", "medium", "base"), (100, 1000)),
         "seeds": (0,),

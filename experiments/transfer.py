@@ -23,7 +23,8 @@ Scales     quick: five interventions, the language and Python's docstrings, one 
            each of its ingredients (of its words 1,000 are left), 3,200 examples, beside the same runs on texts.
 Cost       quick: two minutes on 2 CPU cores. laptop: 1,281 points, eight hours with --workers=2, 13 GB of checkpoints;
            removed: 372 more, an hour and a half: estimated from 0.09 CPU seconds a step on texts and 0.15 on presets,
-           on a busy machine, and 10 s a point for all else. A seed at a time; each part resumes.
+           on a busy machine, and 10 s a point for all else. A seed at a time; each part resumes. text: quick's
+           interventions on the language and WikiText-2, 3,200 examples, two seeds: 24 points, 5 minutes, estimated.
 Data       laptop: WikiText-2, 83 English novels, 23 textbooks and 83 Hungarian novels, which the user provides.
 Figures    none yet
 """
@@ -38,6 +39,7 @@ from mlm.base.estimates import Estimate, estimate_mean
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import LANGUAGES as PRESETS
 from mlm.experiment.recipes import QUICK
+from mlm.experiment.recipes import TEXTS as USER_TEXTS
 from mlm.report import compare, run_columns, series, specs, summary
 from mlm.report.charts import RowChart
 from mlm.report.table import Column, NamedTable
@@ -86,21 +88,7 @@ INTERVENTIONS = {
 HALF_SEED = 60  # of the division, drawn before any result
 CHOSEN = np.random.default_rng(HALF_SEED).permutation(sorted(INTERVENTIONS))[: len(INTERVENTIONS) // 2]
 HALVES = {name: "choose" if name in CHOSEN else "report" for name in INTERVENTIONS}
-
-
-def make_text(folder: str, boundary: str = r"=== \S+", train="train.txt.gz", validation="validation.txt.gz") -> dict:
-    """The fields of a text in the folder `texts`."""
-    paths = {"data.path": f"texts/{folder}/{train}", "data.validation_path": f"texts/{folder}/{validation}"}
-    return paths | {"data.document_boundary": boundary, "tokenizer.sample_characters": 2**23}
-
-
-TEXTS = {
-    "wikitext": make_text("wikitext-2", " = [^=]+ = ", "train.txt", "valid.txt"),
-    "novels_en": make_text("novels-en"),
-    "textbooks": make_text("textbooks-en"),
-    "novels_hu": make_text("novels-hu"),
-    "docstrings": {"data.corpus": "docstrings"},
-}
+TEXTS = USER_TEXTS | {"docstrings": {"data.corpus": "docstrings"}}
 INGREDIENTS = {  # of a preset, each with its fields
     "favorites": ("num_favorites", "favorite_prob"),
     "ambiguity": ("ambiguity_prob",),
@@ -112,7 +100,6 @@ REMOVED = {
 } | {"novels_of_1000_words": PRESETS["novels"] | {"data.language.vocab_size": 1_000}}  # fewer leave scenes without
 LANGUAGES = PRESETS | REMOVED
 LENGTHS = {"short": 3_200, "long": 9_600}  # examples
-USER_TEXTS = ("wikitext", "novels_en", "textbooks", "novels_hu")
 SHORT_ALONE = ("mini",)  # which would take as long as all others
 BATCH_SIZE = 16
 SCALES = {
@@ -123,6 +110,14 @@ SCALES = {
         "documents": QUICK["train.steps"] * BATCH_SIZE,
         "seeds": 1,
         "eval_examples": 100,
+    },
+    "text": {
+        "corpora": ("language", "wikitext"),
+        "interventions": ("lstm", "window", "learned-positions", "masked-40", "quarter-rate"),
+        "examples": {"short": LENGTHS["short"]},
+        "documents": LENGTHS["short"],
+        "seeds": 2,
+        "eval_examples": 1_000,
     },
     "laptop": {
         "corpora": (*PRESETS, *USER_TEXTS),

@@ -182,17 +182,17 @@ def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp
     script.write_text((ROOT / "experiments" / "reproduce.sh").read_text())
     wrong = subprocess.run(["bash", script, "scalin"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and wrong.stderr == (
-        "error: PART = 'scalin': expected quick, all, an experiment, or one of scaling-quick \n"
+        "error: PART = 'scalin': expected quick, text, all, an experiment, or one of scaling-quick \n"
     )
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
 
-    def answer(failing):
+    def answer(failing, *parts):
         python.write_text(
             f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nprintf "<%s>" "$@"\n[ "$4" != {failing} ]\n'
         )
         python.chmod(0o755)
-        return subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+        return subprocess.run(["bash", script, *parts], capture_output=True, text=True, check=False)
 
     done = answer("compare")
     words = (
@@ -208,3 +208,10 @@ def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp
     assert answer("compare").stdout == f"{run}{start}<compare>{words}"
     failed = answer("run")
     assert failed.stdout == run and failed.returncode == 1
+    (fake / "scaling.py").write_text('SCALES = {\n    "text": {},\n}\n')
+    (fake / "other.py").write_text('    Column("text", "text"),\n')
+    words = "<experiments/scaling.py><--scale=text><workdir=runs/reproduce/scaling-text>"
+    for part in ("text", "scaling-text"):  # without figures there is nothing to compare with
+        assert answer("compare", part).stdout == f"{start}<run>{words}<--workers=2>"
+    (fake / "figures" / "scaling-text.json").write_text(json.dumps({"command": recorded["command"]}))
+    assert f"{start}<compare>" in answer("compare", "text").stdout

@@ -76,6 +76,7 @@ EXPERIMENT_VALUES: Contract = {
         "a dict of scales by name, at least one",
     ),
     "SEARCHES": (lambda searches: isinstance(searches, Mapping), "what read_searches(__file__) returns"),
+    "PAPER_TABLES": (lambda tables: all(hasattr(one, "ours") for one in tables), "a list of PaperTable"),
     "RESULT_TABLES": (lambda names: all(isinstance(name, str) for name in names), "names of tables"),
 }
 

@@ -1,7 +1,7 @@
 """Recipes as the fields that experiments set: a small budget's, and the papers' with an accelerator's corpus."""
 
 from mlm.base import recipe_constants
-from mlm.experiment import paper_recipes
+from mlm.experiment import grid, paper_recipes
 
 # A small budget's recipe: no dropout (no row is seen often), [MASK] only (Wettig et al. 2022 find no use for the other
 # ways), and initial weights of 0.08. Rotary positions let a small Transformer find its neighbours within a hundred
@@ -98,10 +98,32 @@ QUICK = LAPTOP | {
     "train.eval_every": 20,
 }
 
+
+def make_text(folder: str, train: str, validation: str, boundary: str) -> dict:
+    """The fields of a text in the folder `texts`, which the user provides."""
+    paths = {"data.path": f"texts/{folder}/{train}", "data.validation_path": f"texts/{folder}/{validation}"}
+    return paths | {"data.document_boundary": boundary, "tokenizer.sample_characters": 2**23}
+
+
+TEXTS = {"wikitext": make_text("wikitext-2", "train.txt", "valid.txt", " = [^=]+ = ")} | {
+    name: make_text(folder, "train.txt.gz", "validation.txt.gz", r"=== \S+")
+    for name, folder in (("novels_en", "novels-en"), ("textbooks", "textbooks-en"), ("novels_hu", "novels-hu"))
+}
+
+
+def read_text(fields: dict) -> dict:
+    """The fields with WikiText-2 in place of their corpus, without its tokenizer and its tasks."""
+    text = TEXTS["wikitext"] | {"eval.max_examples": 1_000}
+    return grid.drop_fields(fields, "data", "tokenizer", "downstream") | text
+
+
+TEXT = read_text(LAPTOP) | set_training_length(16_000, 3_200, TUNED_FIELDS["transformer"])  # the text about once
+
 # What a model is fine-tuned for once it is trained. Of the built-in language, where the best possible score is known: a
 # grid of one point, in seconds and in half a minute. The papers': the tasks' files lie in folders mnli, sst2, ... of a
-# folder "tasks", or of --config.downstream.path=...; --config.downstream.tasks= leaves all that out.
+# folder "tasks", or of --config.downstream.path=...; --config.downstream.tasks= leaves all that out. On text: `texts`.
 QUICK_TASKS = {"downstream.tasks": "topic", "downstream.learning_rates": (1e-3,), "downstream.epochs": (1.0,)}
+TEXT_TASKS = QUICK_TASKS | {"downstream.tasks": "sst2", "downstream.path": "texts", "downstream.epochs": (0.5,)}
 LAPTOP_TASKS = {"downstream.tasks": "topic", "downstream.learning_rates": (1e-3,), "downstream.seeds": 3}
 PAPER_TASKS = {"downstream.tasks": "mnli,qnli,qqp,sst2", "downstream.path": "tasks", "downstream.seeds": 3}
 

@@ -11,8 +11,9 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
     facet(result) -> str        the small multiple that a run's line is in, where there are more than seven lines;
                                 default: the size of its model
     SEARCHES                    searches by scale (mlm/experiment/searches.py): those of the table's rows are stated
+    PAPER_TABLES                papers' ablations (report/paper_tables.py), shown beside the same changes of ours
     RESULT_TABLES               names of the tables that `mlm sweep compare --pages` shows below the headline's: claims,
-                                search-SCALE, milestones, of tables()
+                                search-SCALE, milestones, papers, of tables()
 """
 
 import collections
@@ -33,6 +34,7 @@ from mlm.report import (
     figures,
     milestone_curves,
     pages,
+    paper_tables,
     row_charts,
     series,
     specs,
@@ -119,11 +121,10 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
         caption = f"Trials of each row, at rungs {', '.join(f'{rung:g}' for rung in search.rungs)} of its length."
         content = expected_best.build_table(searched, search.score)
         tables.append(NamedTable(f"search-{scale}", f"Search ({scale})", caption, *content))
-    caption, content = (
-        "Means over seeds of the models at their milestones.",
-        milestone_curves.build_table(results, group),
-    )
+    caption = "Means over seeds of the models at their milestones."
+    content = milestone_curves.build_table(results, group)
     tables.append(NamedTable("milestones", milestone_curves.TOPIC, caption, *content))
+    tables.append(paper_tables.build_table(getattr(experiment, "PAPER_TABLES", ()), groups))
     claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
     first = build_headline(results, rows, columns, groups, families)
     return Findings(rows, columns, claims_table, first, [entry for entry in tables if entry.rows])
