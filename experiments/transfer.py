@@ -15,16 +15,16 @@ Rule       Written before all runs. HALF_SEED divides the interventions in two: 
            squares through 0 of text on language. Each is the mean over the pairs of a language with every text, for the
            ceiling over all pairs of texts; intervals are over interventions (bootstrap, 95%), drawn once for all pairs.
 Run        ln -s FOLDER texts  # wikitext-2 with train.txt, valid.txt; novels-en, textbooks-en, novels-hu with .txt.gz
-           mlm sweep run experiments/transfer.py --scale=laptop --workers=2 --points='*-seed0'
-           then '*-seed1' and '*-seed2', then without --points for the table. After it
+           mlm sweep run experiments/transfer.py --scale=short --workers=2 workdir=runs/transfer-laptop
+           then --scale=laptop, by --points='*-seed0' and so on a part at a time; without it for the table. After it
            mlm sweep run experiments/transfer.py --scale=removed --workers=2 workdir=runs/transfer-laptop
 Scales     quick: five interventions, the language and Python's docstrings, one seed. laptop: all, four texts, today's
-           language and its presets, three seeds, 3,200 and 9,600 examples. removed: the preset of novels, and without
-           each of its ingredients (of its words 1,000 are left), 3,200 examples, beside the same runs on texts.
-Cost       quick: two minutes on 2 CPU cores. laptop: 1,281 points, eight hours with --workers=2, 13 GB of checkpoints;
-           removed: 372 more, an hour and a half: estimated from 0.09 CPU seconds a step on texts and 0.15 on presets,
-           on a busy machine, and 10 s a point for all else. A seed at a time; each part resumes. text: quick's
-           interventions on the language and WikiText-2, 3,200 examples, two seeds: 24 points, 5 minutes, estimated.
+           language and its presets, three seeds, 3,200 and 9,600 examples. short: of these the first seed with 3,200
+           examples. removed: the preset of novels, and without each of its ingredients (of its words 1,000 are left),
+           3,200 examples, beside the same runs on texts. text: quick's interventions on the language and WikiText-2.
+Cost       quick: two minutes on 2 CPU cores. short: 224 points, 73 minutes with --workers=2 beside other work. laptop:
+           1,281 points, seven hours by that measure, 13 GB of checkpoints. removed: 372 more, an hour and a half. text:
+           3,200 examples, two seeds, 24 points, 5 minutes, estimated. A seed at a time; each part resumes.
 Data       laptop: WikiText-2, 83 English novels, 23 textbooks and 83 Hungarian novels, which the user provides.
 Figures    none yet
 """
@@ -128,6 +128,7 @@ SCALES = {
         "eval_examples": 1_000,
     },
 }
+SCALES["short"] = SCALES["laptop"] | {"examples": {"short": LENGTHS["short"]}, "seeds": 1}
 REMOVED_CORPORA = ("novels", *REMOVED, *USER_TEXTS)
 SCALES["removed"] = SCALES["laptop"] | {"corpora": REMOVED_CORPORA, "examples": {"short": LENGTHS["short"]}}
 FIRST_COLUMNS = (
