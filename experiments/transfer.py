@@ -22,7 +22,7 @@ Scales     quick: five interventions, the language and Python's docstrings, one 
            language and its presets, three seeds, 3,200 and 9,600 examples. short: of these the first seed with 3,200
            examples. removed: the preset of novels, and without each of its ingredients (of its words 1,000 are left),
            3,200 examples, beside the same runs on texts. text: quick's interventions on the language and WikiText-2.
-Cost       quick: two minutes on 2 CPU cores. short: 224 points, 73 minutes with --workers=2 beside other work. laptop:
+Cost       quick: two minutes on 2 CPU cores. short: 217 points, 73 minutes with --workers=2 beside other work. laptop:
            1,281 points, seven hours by that measure, 13 GB of checkpoints. removed: 372 more, an hour and a half. text:
            3,200 examples, two seeds, 24 points, 5 minutes, estimated. A seed at a time; each part resumes.
 Data       laptop: WikiText-2, 83 English novels, 23 textbooks and 83 Hungarian novels, which the user provides.
