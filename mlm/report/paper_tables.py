@@ -29,7 +29,8 @@ def build_table(tables: Sequence[PaperTable], groups: Mapping[str, Sequence[dict
             texts = [f"{name} {value:g} ({round(value - before, 2):+g})" for name, value, before in scores]
             cells = {"source": source, "change": f"{title} for {base}", "there": ", ".join(texts)}
             pairs = find_pairs(groups, ours.get(title), ours.get(base))
-            rows += [cells | {"here": a} | compare_groups(groups[a], groups[b], metrics) for a, b in pairs] or [cells]
+            first, *more = [{"here": a} | compare_groups(groups[a], groups[b], metrics) for a, b in pairs] or [{}]
+            rows += [cells | first, *more]  # the paper's cells once
     titles = {"source": "paper", "change": "change", "there": "there", "here": "our row"}
     scored = (score_column(read_first_score(results[0]))._replace(name="difference"), *metrics.values())
     columns = [*map(Column, titles, titles.values()), *(one._replace(format=f"+{one.format}") for one in scored)]
