@@ -38,7 +38,7 @@ from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import LANGUAGES as PRESETS
 from mlm.experiment.recipes import QUICK
-from mlm.report import agreement, run_columns, series, specs, summary
+from mlm.report import agreement, run_columns, series, summary
 from mlm.report.charts import RowChart
 from mlm.report.table import Column, NamedTable
 
@@ -296,4 +296,4 @@ def charts(results: Sequence[dict]) -> list[RowChart]:
                 x = estimate_mean(np.mean([own[name][seed] for own in texts]) for seed in seeds)
                 y = estimate_mean(by_seed[seed] for seed in seeds)
                 rows.append({"language": corpus, "change": name, "half": HALVES[name], "text": x, "difference": y})
-    return [RowChart("transfer", "Transfer", agreement.draw_differences(rows), rows, specs.WIDTH)] if rows else []
+    return [RowChart("transfer", "Transfer", agreement.draw_differences(rows), rows, agreement.SIDE)] if rows else []

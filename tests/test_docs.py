@@ -215,9 +215,11 @@ def folder(tmp_path_factory):
 
 
 def test_readme_s_table_is_of_the_runs_of_its_figure():
-    names = re.findall(r'(?:src|srcset)="experiments/figures/([\w-]+)-intervals(?:-dark)?\.svg"', PAGES["README.md"])
+    names = re.findall(
+        r'(?:src|srcset)="experiments/figures/([\w-]+)-excess_loss-intervals(?:-dark)?\.svg"', PAGES["README.md"]
+    )
     (name,) = {*names}
-    pictures = [path.read_text() for path in (ROOT / "experiments/figures").glob(f"{name}-intervals*.svg")]
+    pictures = [path.read_text() for path in (ROOT / "experiments/figures").glob(f"{name}-excess_loss-intervals*.svg")]
     kept = json.loads((ROOT / f"experiments/figures/{name}.json").read_text())["rows"]
     rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) ± ([\d.]+) \| ([\d.]+) ±", PAGES["README.md"], re.MULTILINE)
     assert len(rows) == 7 and len(pictures) == len(names) == 2
@@ -226,6 +228,16 @@ def test_readme_s_table_is_of_the_runs_of_its_figure():
         cells = kept[f"{model.split()[0]}-tiny"]
         assert (excess, accuracy) == (f"{cells['excess_loss'][0]:.3f}", f"{cells['accuracy'][0]:.3f}")
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)
+
+
+def test_the_pictures_of_findings_are_readable_in_a_column_of_a_paper():
+    names = re.findall(r"\(figures/([\w-]+\.svg)\)", (ROOT / "experiments/RESULTS.md").read_text())
+    assert len(names) >= 3
+    for name in names:
+        svg = (ROOT / "experiments/figures" / name).read_text()
+        width = float(re.search(r'<svg[^>]* width="([\d.]+)"', svg)[1])
+        sizes = {float(size) for size in re.findall(r'font-size="([\d.]+)px"', svg)}
+        assert min(sizes) / width * 85 / 25.4 * 72 > 5.5, name  # points, 85 mm wide
 
 
 @pytest.mark.exhaustive(but=("README.md", "docs/index.md", "docs/guides/evaluate.md"))

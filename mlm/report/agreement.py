@@ -11,6 +11,7 @@ from mlm.base.estimates import Estimate
 from mlm.report import compare, specs
 
 NEAR_ZERO = 0.02  # nats up to which the picture's axes are linear; logarithmic beyond
+SIDE = 480  # CSS pixels of the picture, which names each change
 TICKS = [-1, -0.3, -0.1, -0.03, 0, 0.03, 0.1, 0.3, 1]
 
 
@@ -92,7 +93,7 @@ def draw_differences(rows: Sequence[dict]) -> dict:
             "subtitle": "circles: changes that are reported, crosses: those that fields may be chosen by",
         },
         "data": {"values": values},
-        "height": specs.WIDTH,
+        "height": SIDE,
         "layer": [
             {"data": {"values": equal}, "mark": dashes, "encoding": mean},
             {"mark": rule, "encoding": mean | {"x": at("x_low"), "x2": {"field": "x_high"}, "color": color}},
