@@ -223,6 +223,7 @@ def test_readme_s_table_is_of_the_runs_of_its_figure():
     kept = json.loads((ROOT / f"experiments/figures/{name}.json").read_text())["rows"]
     rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) ± ([\d.]+) \| ([\d.]+) ±", PAGES["README.md"], re.MULTILINE)
     assert len(rows) == 7 and len(pictures) == len(names) == 2
+    assert load_hooks().darken(pictures[0]) in pictures or load_hooks().darken(pictures[1]) in pictures
     for model, excess, half, accuracy in rows:
         assert all(f">{excess} ± {half}<" in picture for picture in pictures)
         cells = kept[f"{model.split()[0]}-tiny"]
@@ -230,7 +231,10 @@ def test_readme_s_table_is_of_the_runs_of_its_figure():
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)
 
 
-def test_the_pictures_of_findings_are_readable_in_a_column_of_a_paper():
+def test_pictures_are_of_archives_and_those_of_findings_readable_in_a_column_of_a_paper():
+    archives = tuple(f"{path.name.removesuffix('.tar.xz')}-" for path in (ROOT / "experiments/figures").glob("*.xz"))
+    pictures = [path.stem for path in load_hooks().list_pictures()]
+    assert pictures and all(name.startswith(archives) for name in pictures)
     names = re.findall(r"\(figures/([\w-]+\.svg)\)", (ROOT / "experiments/RESULTS.md").read_text())
     assert len(names) >= 3
     for name in names:
