@@ -352,6 +352,38 @@ def test_no_page_is_wider_than_its_window(site, chromium, width):
     tab.close()
 
 
+TOO_FAINT = """() => {  // texts whose contrast to what is behind them is below 4.5
+    const read = color => [...color.match(/[\\d.]+/g).map(Number), 1].slice(0, 4);
+    const lay = (top, below) => [0, 1, 2].map(i => top[i] * top[3] + below[i] * (1 - top[3]));
+    const light = color => color.map(v => v / 255).map(v => v <= 0.04 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0.05);
+    const style = element => getComputedStyle(element);
+    return [...document.querySelectorAll("body *:not(script, style, svg *)")].filter(element => {
+        if (![...element.childNodes].some(node => node.nodeType == 3 && node.data.trim())) return false;
+        if (!element.checkVisibility({ opacityProperty: true, visibilityProperty: true })) return false;
+        const line = [];
+        for (let each = element; each; each = each.parentElement) line.unshift(style(each));
+        const behind = line.reduce((color, each) => lay(read(each.backgroundColor), color), [255, 255, 255]);
+        const ink = read(style(element).color);
+        ink[3] *= line.reduce((product, each) => product * each.opacity, 1);
+        const [low, high] = [light(behind), light(lay(ink, behind))].sort((a, b) => a - b);
+        return high / low < 4.45;
+    }).map(element => element.outerHTML.slice(0, 90));
+}"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_text_is_too_faint(site, chromium, scheme):
+    tab = chromium.new_page(viewport={"width": 1440, "height": 844}, color_scheme=scheme)
+    for page in site.rglob("*.html"):
+        if page.name != "404.html":  # whose style is at the root of a server
+            tab.goto(page.as_uri())
+            assert tab.evaluate(TOO_FAINT) == [], page
+    tab.close()
+
+
 def test_results_link_each_archive_of_runs():
     names = [path.name.removesuffix(".tar.xz") for path in (ROOT / "experiments" / "figures").glob("*.tar.xz")]
     pages = "".join(path.read_text() for path in RESULTS.glob("*.md"))
