@@ -177,8 +177,8 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions, width: i
     widths = {column.name: max(len(column.title), 12 if width is None else 10) for column in columns}
     widths["point"] = max(len(SEED.sub(" (each of 9 seeds)", name)) for name in points)
     widths["verdict"] = len("fits (99.9 GB free)")
-    for name in LEAST_NEEDED if width else ():
-        if name in widths and sum(widths.values()) + 2 * len(widths) - 2 > width:
+    for name in LEAST_NEEDED:
+        if name in widths and sum(widths.values()) + 2 * len(widths) - 2 > (width or math.inf):
             del widths[name]
     left_out = ", ".join(column.title for column in columns if column.name not in widths)
     columns = [column for column in columns if column.name in widths]
