@@ -260,7 +260,7 @@ def render_notebook(notebook: Path, path: str, *, is_run: bool) -> dict[str, str
             if "image/png" in data:
                 pages[f"notebooks/{notebook.stem}-{number}.png"] = base64.b64decode(data["image/png"])
                 parts.append(f"![The figure that this cell draws]({notebook.stem}-{number}.png){{ .figure-image }}")
-            elif text and output.get("name") != "stderr":
+            elif text.strip() and output.get("name") != "stderr":
                 parts.append("".join(data.get("text/markdown", "")) or f"```text\n{text.rstrip()}\n```")
     return pages | {path: "\n\n".join(parts) + "\n"}
 
