@@ -43,7 +43,8 @@ EXAMPLE_RUN = {  # the run of the notebook on a run in use
     "data.language.train_documents": 4800,
     "data.language.validation_documents": 100,
 }
-README_PICTURE = "architectures-laptop", "excess_loss-intervals"  # an archive, and a chart of its report
+PICTURE = re.compile(r"!\[([^\]]*)\]\(((?:\.\./)?figures/[\w-]+)\.svg\)")  # a committed one, ARCHIVE-CHART.svg
+README_PICTURE = "architectures-laptop-excess_loss-intervals"  # it has a dark one beside it, since README is no page
 SEARCH_BOOSTS = {
     "guides": 6,
     "faq.md": 0.7,
@@ -77,8 +78,10 @@ def on_files(files: Files, config) -> Files:
         "changes.md": render_file("CHANGELOG.md", ()),
         "results.md": render_file(RESULTS, names),
         **{path: render_file(f"experiments/{path}", names) for path in list_results()},
-        **{f"figures/{path.name}": path.read_text() for path in FIGURES.glob("*.svg")},
     }
+    for path in list_pictures():
+        svg = path.read_text()
+        pages |= {f"figures/{path.name}": svg, f"figures/{path.stem}-dark.svg": darken(svg)}
     for notebook, path in NOTEBOOKS.items():
         pages |= render_notebook(ROOT / notebook, path, is_run=bool(names))
     for path, content in pages.items():
@@ -100,6 +103,7 @@ def on_page_markdown(markdown: str, page, config, **_) -> str:
     page.meta["search"] = {"boost": SEARCH_BOOSTS.get(page.file.src_uri.split("/")[0], 1)}
     up, drawn = "../" * page.file.src_uri.count("/"), config.extra["drawn"]
     markdown = FIGURE.sub(lambda found: render_picture(*found.groups(), up) if found[2] in drawn else "", markdown)
+    markdown = PICTURE.sub(lambda found: shade_picture(*found.groups()), markdown)
     markdown = re.sub(r"\]\((?:\.\./)+experiments/RESULTS\.md", f"]({up}results.md", markdown)
     for notebook, path in NOTEBOOKS.items():
         markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(notebook)}\)", f"]({up}{path})", markdown)
@@ -109,13 +113,22 @@ def on_page_markdown(markdown: str, page, config, **_) -> str:
 
 
 def render_picture(text: str, archive: str, chart: str, up: str) -> str:
-    """A picture that a report draws, for light and for dark pages."""
-    path = f"{up}reports/{archive}/figures/{chart}"
-    return (
-        f'<a href="{up}reports/{archive}/report.html"><picture>'
-        f'<source srcset="{path}-dark.svg" media="(prefers-color-scheme: dark)">'
-        f'<img class="drawn" src="{path}.svg" alt="{text}"></picture></a>'
+    """A picture that a report draws, for light and for dark pages, with a link to that report."""
+    picture = shade_picture(text, f"{up}reports/{archive}/figures/{chart}")
+    return f'<a href="{up}reports/{archive}/report.html">{picture}</a>'
+
+
+def shade_picture(text: str, path: str) -> str:
+    """The picture PATH.svg on a light page, PATH-dark.svg on a dark one, whichever of them the reader has chosen."""
+    return "".join(
+        f'<img class="drawn" src="{path}{ending}" alt="{text}" loading="lazy">'
+        for ending in (".svg#only-light", "-dark.svg#only-dark")
     )
+
+
+def list_pictures() -> list[Path]:
+    """The committed pictures of archives."""
+    return [path for path in sorted(FIGURES.glob("*.svg")) if not path.stem.endswith("-dark")]
 
 
 def darken(svg: str) -> str:
@@ -246,8 +259,8 @@ def render_notebook(notebook: Path, path: str, *, is_run: bool) -> dict[str, str
             text = "".join(data.get("text/plain", output.get("text", "")))
             if "image/png" in data:
                 pages[f"notebooks/{notebook.stem}-{number}.png"] = base64.b64decode(data["image/png"])
-                parts.append(f"![The figure that this cell draws]({notebook.stem}-{number}.png)")
-            elif text and output.get("name") != "stderr":
+                parts.append(f"![The figure that this cell draws]({notebook.stem}-{number}.png){{ .figure-image }}")
+            elif text.strip() and output.get("name") != "stderr":
                 parts.append("".join(data.get("text/markdown", "")) or f"```text\n{text.rstrip()}\n```")
     return pages | {path: "\n\n".join(parts) + "\n"}
 
@@ -292,10 +305,21 @@ def escape_cell(text: str) -> str:
     return re.sub(r"([\\|*_\[\]<>`])", r"\\\1", text)
 
 
-if __name__ == "__main__":  # draws the README's picture again, after a change of its archive or of how charts look
+def draw_pictures() -> None:
+    """Draws the committed pictures again, after a change of an archive or of how charts look."""
+    charts: dict[str, list[str]] = {}  # by archive
+    archives = [path.name.removesuffix(ARCHIVE) for path in FIGURES.glob(f"*{ARCHIVE}")]
+    for picture in list_pictures():
+        archive = max((name for name in archives if picture.stem.startswith(f"{name}-")), key=len)
+        charts.setdefault(archive, []).append(picture.stem.removeprefix(f"{archive}-"))
+    for archive, names in charts.items():
+        report = make_report(FIGURES / f"{archive}{ARCHIVE}")
+        for name in names:
+            (FIGURES / f"{archive}-{name}.svg").write_bytes(report[f"reports/{archive}/figures/{name}.svg"])
+    readme = FIGURES / f"{README_PICTURE}.svg"
+    readme.with_stem(f"{README_PICTURE}-dark").write_text(darken(readme.read_text()))
+
+
+if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    name, chart = README_PICTURE
-    report = make_report(FIGURES / f"{name}{ARCHIVE}")
-    for shade in ("", "-dark"):
-        content = report[f"reports/{name}/figures/{chart}{shade}.svg"]
-        (FIGURES / f"{name}-{chart.partition('-')[2]}{shade}.svg").write_bytes(content)
+    draw_pictures()

@@ -320,6 +320,7 @@ def tables(results: Sequence[dict]) -> list[NamedTable]:
 
 
 NEAR_ZERO = 0.02  # nats up to which the picture's axes are linear; logarithmic beyond
+SIDE = 480  # CSS pixels of the picture, which names each change
 TICKS = [-1, -0.3, -0.1, -0.03, 0, 0.03, 0.1, 0.3, 1]
 
 
@@ -360,7 +361,7 @@ def draw_differences(rows: Sequence[dict]) -> dict:
             "subtitle": "circles: changes that are reported, crosses: those that fields may be chosen by",
         },
         "data": {"values": values},
-        "height": specs.WIDTH,
+        "height": SIDE,
         "layer": [
             {"data": {"values": equal}, "mark": dashes, "encoding": mean},
             {"mark": rule, "encoding": mean | {"x": at("x_low"), "x2": {"field": "x_high"}, "color": color}},
@@ -385,4 +386,4 @@ def charts(results: Sequence[dict]) -> list[RowChart]:
                 x = estimate_mean(np.mean([own[name][seed] for own in texts]) for seed in seeds)
                 y = estimate_mean(by_seed[seed] for seed in seeds)
                 rows.append({"language": corpus, "change": name, "half": HALVES[name], "text": x, "difference": y})
-    return [RowChart("transfer", "Transfer", draw_differences(rows), rows, specs.WIDTH)] if rows else []
+    return [RowChart("transfer", "Transfer", draw_differences(rows), rows, SIDE)] if rows else []

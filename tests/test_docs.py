@@ -215,17 +215,33 @@ def folder(tmp_path_factory):
 
 
 def test_readme_s_table_is_of_the_runs_of_its_figure():
-    names = re.findall(r'(?:src|srcset)="experiments/figures/([\w-]+)-intervals(?:-dark)?\.svg"', PAGES["README.md"])
+    names = re.findall(
+        r'(?:src|srcset)="experiments/figures/([\w-]+)-excess_loss-intervals(?:-dark)?\.svg"', PAGES["README.md"]
+    )
     (name,) = {*names}
-    pictures = [path.read_text() for path in (ROOT / "experiments/figures").glob(f"{name}-intervals*.svg")]
+    pictures = [path.read_text() for path in (ROOT / "experiments/figures").glob(f"{name}-excess_loss-intervals*.svg")]
     kept = json.loads((ROOT / f"experiments/figures/{name}.json").read_text())["rows"]
     rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) ± ([\d.]+) \| ([\d.]+) ±", PAGES["README.md"], re.MULTILINE)
     assert len(rows) == 7 and len(pictures) == len(names) == 2
+    assert load_hooks().darken(pictures[0]) in pictures or load_hooks().darken(pictures[1]) in pictures
     for model, excess, half, accuracy in rows:
         assert all(f">{excess} ± {half}<" in picture for picture in pictures)
         cells = kept[f"{model.split()[0]}-tiny"]
         assert (excess, accuracy) == (f"{cells['excess_loss'][0]:.3f}", f"{cells['accuracy'][0]:.3f}")
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)
+
+
+def test_pictures_are_of_archives_and_those_of_findings_readable_in_a_column_of_a_paper():
+    archives = tuple(f"{path.name.removesuffix('.tar.xz')}-" for path in (ROOT / "experiments/figures").glob("*.xz"))
+    pictures = [path.stem for path in load_hooks().list_pictures()]
+    assert pictures and all(name.startswith(archives) for name in pictures)
+    names = re.findall(r"\(figures/([\w-]+\.svg)\)", (ROOT / "experiments/RESULTS.md").read_text())
+    assert len(names) >= 3
+    for name in names:
+        svg = (ROOT / "experiments/figures" / name).read_text()
+        width = float(re.search(r'<svg[^>]* width="([\d.]+)"', svg)[1])
+        sizes = {float(size) for size in re.findall(r'font-size="([\d.]+)px"', svg)}
+        assert min(sizes) / width * 85 / 25.4 * 72 > 5.5, name  # points, 85 mm wide
 
 
 @pytest.mark.exhaustive(but=("README.md", "docs/index.md", "docs/guides/evaluate.md"))
@@ -333,6 +349,38 @@ def test_no_page_is_wider_than_its_window(site, chromium, width):
         tab.goto(page.as_uri())
         assert tab.evaluate("document.documentElement.scrollWidth") <= width, page
         assert tab.evaluate(BEYOND_THE_WINDOW) == [], page
+    tab.close()
+
+
+TOO_FAINT = """() => {  // texts whose contrast to what is behind them is below 4.5
+    const read = color => [...color.match(/[\\d.]+/g).map(Number), 1].slice(0, 4);
+    const lay = (top, below) => [0, 1, 2].map(i => top[i] * top[3] + below[i] * (1 - top[3]));
+    const light = color => color.map(v => v / 255).map(v => v <= 0.04 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0.05);
+    const style = element => getComputedStyle(element);
+    return [...document.querySelectorAll("body *:not(script, style, svg *)")].filter(element => {
+        if (![...element.childNodes].some(node => node.nodeType == 3 && node.data.trim())) return false;
+        if (!element.checkVisibility({ opacityProperty: true, visibilityProperty: true })) return false;
+        const line = [];
+        for (let each = element; each; each = each.parentElement) line.unshift(style(each));
+        const behind = line.reduce((color, each) => lay(read(each.backgroundColor), color), [255, 255, 255]);
+        const ink = read(style(element).color);
+        ink[3] *= line.reduce((product, each) => product * each.opacity, 1);
+        const [low, high] = [light(behind), light(lay(ink, behind))].sort((a, b) => a - b);
+        return high / low < 4.45;
+    }).map(element => element.outerHTML.slice(0, 90));
+}"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_text_is_too_faint(site, chromium, scheme):
+    tab = chromium.new_page(viewport={"width": 1440, "height": 844}, color_scheme=scheme)
+    for page in site.rglob("*.html"):
+        if page.name != "404.html":  # whose style is at the root of a server
+            tab.goto(page.as_uri())
+            assert tab.evaluate(TOO_FAINT) == [], page
     tab.close()
 
 

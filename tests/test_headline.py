@@ -45,6 +45,14 @@ def test_few_columns_tell_each_model_apart(results):
     assert len(made.table.columns) <= 8
 
 
+def test_a_size_is_named_with_its_parameters(results):
+    other = {"model.size": "micro", "workdir": results[0]["config"]["workdir"].replace("tiny", "micro")}
+    runs = [*results[:-1], results[-1] | {"parameters": 1200}]
+    assert make(runs).sentence.endswith(" Sizes: tiny (1K to 1.2K parameters).")
+    runs += [results[0] | {"config": results[0]["config"] | other, "parameters": 250}]
+    assert make(runs).sentence.endswith(" Sizes: tiny (1K to 1.2K parameters), micro (250 parameters).")
+
+
 def test_a_verdict_is_that_of_the_claims(results):
     """For three seeds whose differences are of any size."""
     rng, verdicts = random.Random(0), set()
@@ -112,7 +120,7 @@ def test_one_seed_ranks_nothing(results):
             if run["config"]["seed"] == 0
         ]
     )
-    end = "1 seed, so another seed may change the order. Measured on 200 held-out examples of the built-in synthetic language"
+    end = "1 seed, so another seed may change the order. Sizes: tiny (1K parameters). Measured on 200 held-out examples of the built-in synthetic language"
     assert made.sentence.endswith(f"{end}, whose best possible loss, the floor, is known.")
     assert headline.VERDICT not in made.table.columns
 
@@ -209,7 +217,7 @@ def test_columns_of_measured_numbers_make_room_on_a_terminal_from_the_last_on(re
     assert fitted == list(made.table.columns) and len(measured) > 1
 
 
-def test_a_long_title_cuts_no_other_column_on_a_terminal(monkeypatch, capsys):
+def test_no_cell_is_cut_on_a_terminal(monkeypatch, capsys):
     long = "loss with the posterior as target minus with tokens (nats)"
     names = {"model": "", "target": "", "loss above the floor (nats)": ".3f", long: "+.3f", "p (Holm)": ".2g"}
     columns = [table.Column(title, title, form) for title, form in (names | {"parameters": "", "seeds": ",d"}).items()]
@@ -218,12 +226,13 @@ def test_a_long_title_cuts_no_other_column_on_a_terminal(monkeypatch, capsys):
     row = {column.name: cell for column, cell in zip(columns, cells, strict=True)}
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    for width in range(90, 130):
+    for width in range(77, 130):
         monkeypatch.setenv("COLUMNS", str(width))
         table.print_table([row], table.fit_columns([row], columns, width))
         lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        assert not any("…" in line for line in lines), width
         assert max(map(len, lines)) <= width and any(line.endswith(" seeds") for line in lines), width
-        assert any(re.search("133K +3$", line) for line in lines), width
+        assert any(re.search("posterior .*133K +3$", line) for line in lines), width
 
 
 def test_models_that_learnt_nothing_are_counted(results):

@@ -126,6 +126,20 @@ def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_oth
     assert "cannot be planned: x = 1: expected 2" in said[0] and "< 1 minute" in said[1] and " fit;" in said[1]
 
 
+def test_on_a_terminal_seeds_are_one_row_and_no_line_is_longer(monkeypatch):
+    names = [f"window-{size}-seed{seed}-0d92e{seed}" for size in ("micro", "tiny") for seed in range(3)]
+    cells = {"tokens": 4.1e6, "flops": 2.86e12, "memory_plain": 0.1, "hours": 0.05, "verdict": "fits (22.7 GB free)"}
+    rows = [cells | {"point": name, "parameters": 1000 * len(name)} for name in names]
+    monkeypatch.setattr(plan, "plan_points", lambda *_: iter([*rows, {"point": "6 points", "hours": 0.3}]))
+    options = plan.PlanOptions(accelerators.ACCELERATORS["H200"])
+    for width in (80, 100, 200):
+        lines = list(plan.format_plan(dict.fromkeys(names), options, width))
+        assert max(map(len, lines)) <= width
+        shown = ["window-micro (each of 3 seeds)", "window-tiny (each of 3 seeds)", "6 points"]
+        assert [line.partition("  ")[0] for line in lines[2:5]] == shown and "22.7 GB" in lines[2]
+        assert ("FLOPs" in lines[0]) == (width == 200) != any("training FLOPs" in line for line in lines[5:])
+
+
 @pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize(
     ("family", "attention", "shown"),

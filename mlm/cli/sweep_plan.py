@@ -1,6 +1,8 @@
 """mlm sweep plan: what each point of a sweep needs, on devices that need not be here."""
 
 import contextlib
+import shutil
+import sys
 from pathlib import Path
 
 from mlm.base import errors
@@ -39,7 +41,8 @@ def print_plan(sweep) -> None:
         print("This plan is for this machine, which is measured; --accelerator=H100 plans for one.\n", flush=True)
     with contextlib.ExitStack() as stack:
         options, note = measure_machine(configs, args, stack) if is_local else find_devices(args)
-        for line in plan.format_plan({Path(cfg.workdir).name: cfg for cfg in configs}, options):
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        for line in plan.format_plan({Path(cfg.workdir).name: cfg for cfg in configs}, options, width):
             print(line, flush=True)
     memory_note = "as compiled" if args.compile else "estimated to within a quarter (--compile compiles each step)"
     limit = f"{plan.USABLE_MEMORY:.0%} of the memory"

@@ -9,7 +9,7 @@ from mlm.base import extras, files
 from mlm.base.estimates import Estimate
 from mlm.report import charts, specs, table
 from mlm.report.charts import RowChart
-from mlm.report.specs import HEIGHT, WIDTH, Style
+from mlm.report.specs import HEIGHT, LABEL_HEIGHT, WIDTH, Style
 from mlm.report.table import Column
 
 ENDINGS = ("pdf", "png", "svg", "csv")
@@ -50,21 +50,16 @@ def build_line_figure(panels: Sequence[charts.LineChart], styles: dict[str, Styl
     """The spec of line charts of the same series: a plot for each, or for each of its small multiples."""
     facets = panels[0].facets
     shown = [(panel, facet, names) for panel in panels for facet, names in (facets or {"": None}).items()]
-    scale = 1 if len(shown) == 1 else 0.6
-    width, height = scale * WIDTH, scale * HEIGHT
+    num_labels = max(len(names or panel.series) + len(panel.references) for panel, _, names in shown)
+    height = max(HEIGHT, LABEL_HEIGHT * num_labels)
     plots = []
     for place, (panel, facet, names) in enumerate(shown):
-        size = f"{width:g}", f"{height:g}"
-        plot = specs.build_lines(panel, styles, size, json.dumps(names), f"{panel.name}_{place}")
+        plot = specs.build_lines(panel, styles, (f"{WIDTH}", f"{height}"), json.dumps(names), f"{panel.name}_{place}")
         if facet:
             plot["title"]["subtitle"] = facet
-        plots.append(plot | {"width": width, "height": height})
-    if len(shown) == 1:
-        plot = plots[0]
-    else:
-        columns = 2 if len(facets or plots) % 2 == 0 else 3
-        plot = {"concat": plots, "columns": columns}
-    return {"data": specs.read_data(format_csv(panels), panels[0]), "hconcat": [plot]}
+        plots.append(plot | {"width": WIDTH, "height": height})
+    rows = {"concat": plots, "columns": 1 if len(plots) < 3 else 2}  # for a column of a paper, or for two
+    return {"data": specs.read_data(format_csv(panels), panels[0]), "hconcat": [rows]}
 
 
 def format_data(chart: charts.Chart) -> str:

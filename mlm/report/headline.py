@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mlm.base.estimates import Estimate, Score
-from mlm.report import compare, evaluation_scores, excess_loss, series, summary
+from mlm.report import compare, evaluation_scores, excess_loss, run_columns, series, summary
 from mlm.report.compare import MAX_P
 from mlm.report.table import (
     P_VALUE,
@@ -142,6 +142,8 @@ def build_headline(
             sentences.append(f"{format_count(len(rankings) - MAX_SETS, 'more set')} of examples: see the table.")
         if len(rankings) > 1:
             sentences.append("Scores on different examples do not compare.")
+    if any("size" in row for row in models):
+        sentences.append(f"Sizes: {', '.join(run_columns.describe_sizes(results).values())}.")
     sentence = " ".join([*sentences, *describe_data(results, models, primary), *describe_faults(models)])
     order = f"bold: p below {MAX_P:g}" if compared else "the best first"
     caption = f"Means over seeds of the finished points, {order}."

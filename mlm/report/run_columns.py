@@ -5,12 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mlm.base import errors
-from mlm.report.table import Column
+from mlm.report.table import Column, format_quantity
 
 
 def name_model(config: Mapping[str, Any]) -> str:
     """The cell of a config's model, or its family where that has no cells."""
     return config["model.cell"] or config["model.family"]
+
+
+def describe_sizes(results: Sequence[dict]) -> dict[str, str]:
+    """The named sizes of runs, each with the parameters of its models: their range, where these differ."""
+    counts: dict[str, list[int]] = {}
+    for run in results:
+        counts.setdefault(run["config"]["model.size"], []).append(run["parameters"])
+    ends = {size: dict.fromkeys(format_quantity(end(own)) for end in (min, max)) for size, own in counts.items()}
+    return {size: f"{size} ({' to '.join(texts)} parameters)" for size, texts in ends.items()}
 
 
 # Each column with its cell of a group of runs that differ in their seed alone.

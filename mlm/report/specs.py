@@ -27,7 +27,7 @@ REFERENCE_DASHES = ((4, 3), (1.5, 2.5), (8, 3, 2, 3), (10, 4))
 LABEL_WIDTH = 50  # characters in a line of a title
 NUM_MARKERS = 8  # about so many on a curve
 MOST = 1e300  # in place of infinity, which JSON lacks
-WIDTH, HEIGHT = 480, 290  # CSS pixels of the plot of a figure
+WIDTH, HEIGHT = 260, 200  # CSS pixels of the plot of a figure: with its labels it is readable in a column of 85 mm
 PADDING = 8  # pixels that are free above and below the lines of a chart
 LABEL_HEIGHT = 14  # pixels between the labels of two lines
 PAPER = {"ink": "#000000", "soft": "#444444", "rule": "#dddddd", "ground": "#ffffff", "heat": "#1f5fbf"}
@@ -230,7 +230,7 @@ def derive_fields(chart: charts.LineChart, shown: str) -> list[dict]:
         least, most = (json.dumps(max(-MOST, min(limit, MOST))) for limit in chart.limits)
         fields[end] = f"isValid({bound}) ? clamp({bound}, min({least}, datum.y), max({most}, datum.y)) : null"
     plots = [*chart.facets.values()] or [[line.name for line in chart.series]]
-    step = min(6, 60 / max(map(len, plots)))  # pixels
+    step = min(6, 40 / max(map(len, plots)))  # pixels
     shifts = {name: step * (place - (len(plot) - 1) / 2) for plot in plots for place, name in enumerate(plot)}
     fields["index"] = f"indexof({json.dumps([line.name for line in chart.series])}, datum.series)"
     if has_classes(chart):

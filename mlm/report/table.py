@@ -192,7 +192,7 @@ def print_table(rows: Sequence[dict], columns: Sequence[Column]) -> None:
     for i, row in enumerate(rows):
         if i and "seeds" in rows[i - 1] and "seeds" not in row:
             grid.add_section()
-        cells = (text.Text(format_cell(row.get(column.name), column.format), no_wrap=True) for column in shown)
+        cells = (text.Text(format_cell(row.get(one.name), one.format), no_wrap=bool(one.format)) for one in shown)
         grid.add_row(*cells, style="bold" if row.get("verdict") == "best" else None)
     terminal.print(grid)
     left_out = ", ".join(column.title for column in columns if column not in shown)
@@ -207,9 +207,12 @@ def print_paragraph(text: str) -> None:
     print(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))
 
 
-def measure_column(rows: Sequence[dict], column: Column) -> int:
-    """The characters that a column needs on a terminal, where its title takes a line for each word."""
-    return max(map(len, (*column.title.split(), *(format_cell(row.get(column.name), column.format) for row in rows))))
+def measure_column(rows: Sequence[dict], column: Column, *, by_word: bool = False) -> int:
+    """The characters that a column needs on a terminal, where its title takes a line for each word; by_word: so do its
+    cells.
+    """
+    cells = [format_cell(row.get(column.name), column.format) for row in rows]
+    return max(map(len, (*column.title.split(), *(" ".join(cells).split() if by_word else cells))))
 
 
 def fit_columns(rows: Sequence[dict], columns: Sequence[Column], width: int) -> list[Column]:
@@ -222,11 +225,19 @@ def fit_columns(rows: Sequence[dict], columns: Sequence[Column], width: int) -> 
 
 
 def share_width(rows: Sequence[dict], columns: Sequence[Column], width: int) -> list[int]:
-    """The characters of each column on a terminal: what its cells need, and of what is left the most to long titles."""
+    """The characters of each column on a terminal: what its cells need, and of what is left the most to long titles.
+
+    Where there is not enough, texts take several lines.
+    """
     widths = [measure_column(rows, column) for column in columns]
-    for _ in range(width - sum(widths) - SPACE * len(columns)):
+    free = width - sum(widths) - SPACE * len(columns)
+    for _ in range(free):
         longest = max(range(len(columns)), key=lambda i: len(columns[i].title) / widths[i])
         widths[longest] += len(columns[longest].title) > widths[longest]
+    least = [measure_column(rows, column, by_word=not column.format) for column in columns]
+    for _ in range(-free):
+        loosest = max(range(len(columns)), key=lambda i: widths[i] - least[i])
+        widths[loosest] -= widths[loosest] > least[loosest]
     return widths
 
 

@@ -7,8 +7,10 @@ simulated devices by the CPU's, whose plan is larger, as its kernels compute bfl
 
 import contextlib
 import functools
+import itertools
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +23,7 @@ from mlm.data.rows import mixture, pack
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import subprocess_worker, target_compiler
 from mlm.models import MODELS, lm
-from mlm.report.table import Column, format_cell
+from mlm.report.table import QUANTITY, Column, format_cell
 from mlm.training.compilation import cost
 from mlm.training.run import loop
 from mlm.training.step import parallel, program, sharding
@@ -31,9 +33,9 @@ ESTIMATE_ERROR = 1.25  # factor by which an estimate of memory may be wrong, eit
 
 COLUMNS = (
     Column("point", "point"),
-    Column("parameters", "parameters", ",d"),
-    Column("tokens", "tokens", ".3g"),
-    Column("flops", "training FLOPs", ".2e"),
+    Column("parameters", "parameters", QUANTITY),
+    Column("tokens", "tokens", QUANTITY),
+    Column("flops", "training FLOPs", QUANTITY),
     Column("memory", "GB per device", ".1f"),
     Column("memory_plain", "GB per device", ".1f"),
     Column("memory_remat", "with remat", ".1f"),
@@ -51,6 +53,10 @@ COLUMNS = (
     Column("largest_batch", "largest batch", ",d"),
     Column("verdict", "verdict"),
 )
+# Columns in the order in which they make room on a terminal.
+LEAST_NEEDED = ("memory_remat", "step", "flops", "memory_fsdp_remat", "memory_fsdp", "communicated", "tokens")
+LEAST_NEEDED += ("memory_plain", "memory", "parameters")
+SEED = re.compile(r"-seed\d+-[0-9a-f]{6}$")  # the end of a point's name
 SWITCHES = ("parallel.mode=fsdp", "model.remat")
 STEP_VARIANTS = {  # by the column of their memory on each device: which of SWITCHES are on
     "memory_plain": (False, False),
@@ -150,8 +156,11 @@ def set_device_count(num_devices: int) -> None:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={num_devices}"
 
 
-def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Iterator[str]:
-    """The plan as lines of a Markdown table, each as soon as it is known; last, short points as one, and the sum."""
+def format_plan(points: dict[str, config.Config], options: PlanOptions, width: int | None = None) -> Iterator[str]:
+    """The plan as lines of a table, each as soon as it is known: points, short ones as one, and their sum.
+
+    width: characters of a terminal, on which columns that have no room are left out; None: all columns, in Markdown.
+    """
     several, every_variant = options.num_devices > 1, not options.as_configured
     shown = {
         "memory": options.as_configured,
@@ -165,35 +174,56 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
         "largest_batch": options.finds_batch,
     }
     columns = [column for column in COLUMNS if shown.get(column.name, True)]
-    widths = [max(len(column.title), 12) for column in columns]
-    widths[0] = max(map(len, (*points, f"{len(points)} points")))
+    widths = {column.name: max(len(column.title), 12 if width is None else 10) for column in columns}
+    widths["point"] = max(len(SEED.sub(" (each of 9 seeds)", name)) for name in points)
+    widths["verdict"] = len("fits (99.9 GB free)")
+    for name in LEAST_NEEDED:
+        if name in widths and sum(widths.values()) + 2 * len(widths) - 2 > (width or math.inf):
+            del widths[name]
+    left_out = ", ".join(column.title for column in columns if column.name not in widths)
+    columns = [column for column in columns if column.name in widths]
 
     def format_line(cells):
         padded = (
-            cell.rjust(width) if column.format else cell.ljust(width)
-            for cell, width, column in zip(cells, widths, columns, strict=True)
+            cell.rjust(widths[column.name]) if column.format else cell.ljust(widths[column.name])
+            for cell, column in zip(cells, columns, strict=True)
         )
-        return f"| {' | '.join(padded)} |"
+        return f"| {' | '.join(padded)} |" if width is None else "  ".join(padded).rstrip()
 
-    format_row = lambda row: format_line([format_cell(row.get(column.name), column.format) for column in columns])
     yield format_line([column.title for column in columns])
-    yield f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+    rule = [("-" if width is None else "─") * size for size in widths.values()]
+    yield f"|-{'-|-'.join(rule)}-|" if width is None else "──".join(rule)
     short, num_small = list[dict](), 0
-    for row in plan_points(points, options):
-        num_small += (row.get("step_seconds") or MIN_STEP_SECONDS) < MIN_STEP_SECONDS
-        hours = row.get("hours")
-        cells = row | {"hours": hours and ("< 1 minute" if hours < 1 / 60 else format(hours, ".3g"))}
-        if hours and hours < 1 / 60 and str(row.get("verdict")).startswith("fits ("):
-            short.append(cells)
-            continue
-        if "verdict" not in row and short:  # the sum comes next
-            yield format_row(fold_rows(short))
-        yield format_row(cells)
+
+    def list_rows() -> Iterator[dict]:
+        nonlocal num_small
+        for row in plan_points(points, options):
+            num_small += (row.get("step_seconds") or MIN_STEP_SECONDS) < MIN_STEP_SECONDS
+            hours = row.get("hours")
+            cells = row | {"hours": hours and ("< 1 minute" if hours < 1 / 60 else format(hours, ".3g"))}
+            if hours and hours < 1 / 60 and str(row.get("verdict")).startswith("fits ("):
+                short.append(cells)
+                continue
+            if "verdict" not in row and short:  # the sum comes next
+                yield fold_rows(short)
+            yield cells
+
+    for row in fold_seeds(list_rows()):
+        yield format_line([format_cell(row.get(column.name), column.format) for column in columns])
+    if left_out:
+        yield f"\nNo room here for: {left_out}."
     if num_small and not options.measure_step:
         yield (
             f"\n{num_small} of {len(points)} points would make a step in less than {MIN_STEP_SECONDS * 1e3:g} ms: they "
             "are too small to keep such a device busy, and take longer than the table says."
         )
+
+
+def fold_seeds(rows: Iterable[dict]) -> Iterator[dict]:
+    """The rows, those that follow each other and differ in their seed alone as one."""
+    for (name, _), same in itertools.groupby(rows, lambda row: (SEED.sub("", row["point"]), row | {"point": ""})):
+        first, *others = same
+        yield first | {"point": f"{name} (each of {1 + len(others)} seeds)"} if others else first
 
 
 def fold_rows(rows: Sequence[dict]) -> dict:

@@ -36,6 +36,7 @@ from mlm.report import (
     pages,
     paper_tables,
     row_charts,
+    run_columns,
     series,
     specs,
     table,
@@ -99,7 +100,9 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
             for values, score in zip(row.values, row.score_T, strict=True)
         ]
         searches[f"trials-{scale}"] = {"title": f"Search ({scale})", "better": search.better, "trials": trials}
-    facets = charts.find_facets(results, group, getattr(experiment, "facet", lambda run: run["config"]["model.size"]))
+    sizes = run_columns.describe_sizes(results)
+    facet = getattr(experiment, "facet", lambda run: sizes[run["config"]["model.size"]])
+    facets = charts.find_facets(results, group, facet)
     return found._replace(charts=[charts.split_chart(chart, facets) for chart in plots], searches=searches)
 
 
