@@ -22,11 +22,11 @@ Scales     quick: five interventions, the language and Python's docstrings, one 
            language and its presets, three seeds, 3,200 and 9,600 examples. short: of these the first seed with 3,200
            examples. removed: the preset of novels, and without each of its ingredients (of its words 1,000 are left),
            3,200 examples, beside the same runs on texts. text: quick's interventions on the language and WikiText-2.
-Cost       quick: two minutes on 2 CPU cores. short: 217 points, 73 minutes with --workers=2 beside other work. laptop:
-           1,281 points, seven hours by that measure, 13 GB of checkpoints. removed: 372 more, an hour and a half. text:
-           3,200 examples, two seeds, 24 points, 5 minutes, estimated. A seed at a time; each part resumes.
+Cost       quick: two minutes on 2 CPU cores. short: 217 points, 108 minutes with --workers=2 beside other work. laptop:
+           1,281 points, 13 GB of checkpoints, eight hours by an estimate; a part at a time, each resumes. removed: 372
+           more, an hour and a half. text: 24 points of 3,200 examples, two seeds, 5 minutes, estimated.
 Data       laptop: WikiText-2, 83 English novels, 23 textbooks and 83 Hungarian novels, which the user provides.
-Figures    none yet
+Figures    experiments/results/transfer.md
 """
 
 from collections.abc import Mapping, Sequence
@@ -348,7 +348,7 @@ def draw_differences(rows: Sequence[dict]) -> dict:
         "field": "language",
         "sort": None,
         "scale": {"range": specs.COLORS},
-        "legend": {"title": None, "orient": "top"},
+        "legend": {"title": None, "orient": "top", "symbolOpacity": 1},
     }
     halves = {"field": "half", "legend": None, "scale": {"domain": ["report", "choose"], "range": ["circle", "cross"]}}
     mean, rule = {"x": at("x_mean"), "y": at("y_mean")}, {"type": "rule", "opacity": 0.35}
