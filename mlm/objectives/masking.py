@@ -174,11 +174,11 @@ def build_sampler(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callab
     return sample
 
 
-def count_tokens(masked: MaskedBatch, text: types.Tokens) -> dict[str, jax.Array]:
-    """Sums of each example, float32: "eligible" and "corrupted" tokens, and all "tokens"."""
+def count_tokens(masked: MaskedBatch, text: types.Tokens, mask_index=0) -> dict[str, jax.Array]:
+    """Sums of each example, float32: "eligible" and "corrupted" tokens, and all "tokens"; 0 but for its first mask."""
     tokens_B = (text.segments_BxL > 0).sum(-1)
     counts = {"eligible": masked.num_eligible_B, "corrupted": masked.num_corrupted_B, "tokens": tokens_B}
-    return {name: count_B.astype(jnp.float32) for name, count_B in counts.items()}
+    return {name: jnp.where(mask_index == 0, count_B, 0).astype(jnp.float32) for name, count_B in counts.items()}
 
 
 def get_predicted_mask(masked: MaskedBatch):

@@ -73,7 +73,7 @@ def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: 
         (h_BxLxD,) = model.encode(params["model"], masked_text, batch.source, key_B=key_B)
         if train and isinstance(teacher, types.Model):
             losses = distillation.compute_losses(teacher, params, model, masked_text, masked, h_BxLxD, hparams)
-            return losses._replace(sums_B=losses.sums_B | count_once(masked, text, mask_index)), h_BxLxD
+            return losses._replace(sums_B=losses.sums_B | masking.count_tokens(masked, text, mask_index)), h_BxLxD
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
         slots = masked.targets_BxK, masked.weights_BxK
         if train and callable(teacher):
@@ -83,16 +83,10 @@ def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: 
             nats_B, sums = token_prediction.predict_tokens(
                 cfg.optim, log_unigram_V, params, model, h_BxKxD, *slots, train=train
             )
-        sums |= count_once(masked, text, mask_index)
+        sums |= masking.count_tokens(masked, text, mask_index)
         return types.LossSums({"mlm": nats_B}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
 
     return forward
-
-
-def count_once(masked: masking.MaskedBatch, text: types.Tokens, mask_index) -> dict[str, jax.Array]:
-    """`masking.count_tokens` of an example's first mask, 0 of its others."""
-    counts = masking.count_tokens(masked, text)
-    return {name: jnp.where(mask_index == 0, count_B, 0) for name, count_B in counts.items()}
 
 
 def build_nsp(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
