@@ -10,6 +10,7 @@ from small import get_refusal, run_mlm, small_config
 
 from mlm.base import config, errors, fields
 from mlm.base.fields import RNG_VERSIONS
+from mlm.base.flag import Flag
 from mlm.cli import command, config_help, entry, finetune, train, use
 from mlm.training.run import loop, resolution
 
@@ -211,6 +212,17 @@ def test_a_directory_of_another_run_is_refused_with_a_ready_setting(workdir, rea
     saved = fields.build_identity(dataclasses.replace(cfg, seed=3), {})
     with pytest.raises(errors.ConfigError, match=f"config.seed = 0, there 3; .*, such as {ready}$"):
         fields.check_config(cfg, saved, workdir)
+
+
+def test_a_flag_of_several_values_may_be_given_several_times():
+    parser = command.CommandParser()
+    flags = Flag("points", (), ""), Flag("sizes", (1, 2), "", kind=int), Flag("files", (), "", "FILE,...")
+    command.add_flags(parser, *flags)
+    words = "--points=a,b --points=c --files=x,y --files=z"
+    joined = "--points=a,b,c --files=x,y,z"
+    assert parser.parse_words(words.split()) == parser.parse_words(joined.split())
+    assert parser.parse_words(["--sizes=3", "--sizes=4,5"]).sizes == (3, 4, 5)  # in place of the default
+    assert parser.parse_words([]).sizes == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,15 @@ class Number:
         return value
 
 
+class JoinValues(argparse.Action):
+    """A flag of several values, which may also be given several times."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        """Adds the values to those before."""
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, tuple(values) if before is self.default else (*before, *values))
+
+
 def wrap_text(text: str, width: int = 0) -> str:
     """The text with its paragraphs wrapped to a width; 0: the terminal's; unchanged where there is no terminal.
 
@@ -163,6 +172,7 @@ def add_flags(group, *flags: Flag) -> None:
             continue
         if kind is tuple:
             parse = text_files.split_paths if flag.metavar == "FILE,..." else functools.partial(split_values, flag.kind)
+            shared["action"] = JoinValues
         else:
             parse = str if kind is str else Number(kind, flag.low, flag.high)
         group.add_argument(f"--{flag.name}", type=parse, metavar=flag.metavar, choices=flag.choices, **shared)
