@@ -137,7 +137,7 @@ class Number:
 class JoinValues(argparse.Action):
     """A flag of several values, which may also be given several times."""
 
-    def __call__(self, parser, namespace, values, option_string=None):
+    def __call__(self, parser, namespace, values: Any, option_string=None):
         """Adds the values to those before."""
         before = getattr(namespace, self.dest)
         setattr(namespace, self.dest, tuple(values) if before is self.default else (*before, *values))
