@@ -135,7 +135,9 @@ def _summarize_task(results: Sequence[dict]) -> dict:
         return result["evaluation"][score.name] if "evaluation" in result else baseline
 
     # A failure is what Devlin et al. 2019, section 4.1, and Mosbach et al. 2021, arXiv 2006.04884, count as one.
-    has_failed = lambda result: score.better * (get_value(result) - baseline) <= 1e-9
+    def has_failed(result):
+        return score.better * (get_value(result) - baseline) <= 1e-9
+
     max_seeds = max(map(len, grid.values()))
     best = max(
         (point for point in grid.values() if len(point) == max_seeds),

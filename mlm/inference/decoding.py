@@ -182,7 +182,9 @@ def search_beams(
     """
     errors.require_number("num_beams", num_beams, 1)
     B, W, T = len(last_B), num_beams, num_steps
-    get_penalty = lambda length: compute_length_penalty(length_penalty, length)
+
+    def get_penalty(length):
+        return compute_length_penalty(length_penalty, length)
 
     def step(beams: _BeamState) -> _BeamState:
         t = beams.step

@@ -188,7 +188,9 @@ def _make_sampler_args(settings, keys, indices, batch_size):
 
 
 def _continue_prompts(model, sequences, keys, settings) -> list[GeneratedText]:
-    make_arguments = lambda indices, size: {"sampler_args": _make_sampler_args(settings, keys, indices, size)}
+    def make_arguments(indices, size):
+        return {"sampler_args": _make_sampler_args(settings, keys, indices, size)}
+
     outputs = _decode_prompts(model, sequences, settings, decoding.continue_prompts, make_arguments)
     return [_make_generation(model, prompt, *decoded) for prompt, decoded in zip(sequences, outputs, strict=True)]
 

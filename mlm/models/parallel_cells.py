@@ -76,7 +76,10 @@ def scan_by_token(decay_LxN, update_LxN, reverse: bool = False):
 
 def scan_by_halves(decay_LxN, update_LxN, reverse: bool = False):
     """The states in log2(L) rounds over all tokens, since two steps in a row are one of their kind (Blelloch 1990)."""
-    join = lambda first, second: (first[0] * second[0], second[0] * first[1] + second[1])
+
+    def join(first, second):
+        return first[0] * second[0], second[0] * first[1] + second[1]
+
     return jax.lax.associative_scan(join, (decay_LxN, update_LxN), reverse=reverse)[1]
 
 

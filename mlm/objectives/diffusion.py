@@ -43,7 +43,9 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         sums |= {"diffusion_masked": masked_B, "tokens": tokens_B}
         return types.LossSums({"diffusion": nats_B}, {"diffusion": eligible_B}, sums)
 
-    compute_eval_mask = lambda text, key_B, hparams: masking.get_predicted_mask(sample_masks(text, key_B, hparams)[0])
+    def compute_eval_mask(text, key_B, hparams):
+        return masking.get_predicted_mask(sample_masks(text, key_B, hparams)[0])
+
     return types.Objective(
         loss=loss,
         eval_mask=compute_eval_mask,

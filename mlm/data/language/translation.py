@@ -200,7 +200,10 @@ def decode_pairs(pieces: Sequence[str], *columns: np.ndarray) -> list[list[tuple
     """The pairs of each row; columns: ids_NxL, segments_NxL, and the sources' ids_NxS, segments_NxS; pieces: of the
     tokenizer, a word each.
     """
-    join = lambda ids_L: " ".join(pieces[int(number)] for number in ids_L if number >= NUM_SPECIAL)
+
+    def join(ids_L):
+        return " ".join(pieces[int(number)] for number in ids_L if number >= NUM_SPECIAL)
+
     return [
         [(join(source_S[beside_S == i]), join(target_L[segment_L == i])) for i in range(1, segment_L.max() + 1)]
         for target_L, segment_L, source_S, beside_S in zip(*columns, strict=True)

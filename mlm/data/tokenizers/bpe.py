@@ -93,7 +93,9 @@ def build_tokenizer(model):
     def decode(ids):  # without the space before the first word
         return b"".join(bytes_V[i] for i in ids).decode(errors="replace").removeprefix(" ")
 
-    locate = lambda text: encode_with_offsets(tool, text, blank)
+    def locate(text):
+        return encode_with_offsets(tool, text, blank)
+
     blank = {i for i, piece in enumerate(pieces) if not piece.strip(SPACE)}
     starts_V = np.array([starts_word(piece) or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
     hide = make_mask_encoder(lambda: build_backend(entries, merges), range(len(pieces)), lstrip=True)
