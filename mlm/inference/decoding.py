@@ -180,7 +180,6 @@ def search_beams(
         length_penalty: see `compute_length_penalty`.
         suppressed_ids: tokens that are never generated and have no share of P.
     """
-    errors.require_number("num_beams", num_beams, 1)
     B, W, T = len(last_B), num_beams, num_steps
 
     def get_penalty(length):
