@@ -196,10 +196,8 @@ def _continue_prompts(model, sequences, keys, settings) -> list[GeneratedText]:
 
 
 def _search_beams(model, sequences, settings) -> list[list[GeneratedText]]:
-    beams, count = (
-        {name: getattr(settings, name) for name in ("num_beams", "length_penalty")},
-        settings.num_return_sequences,
-    )
+    beams = {name: getattr(settings, name) for name in ("num_beams", "length_penalty")}
+    count = settings.num_return_sequences
     outputs = _decode_prompts(model, sequences, settings, decoding.decode_beams, **beams)
     return [_make_best_generations(model, prompt, best, count) for prompt, best in zip(sequences, outputs, strict=True)]
 

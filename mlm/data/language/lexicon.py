@@ -22,6 +22,7 @@ _WORDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="u
 TOPICS: list[str] = _WORDS["by_topic"]["noun"]
 SHARED: dict[str, list[str]] = {kind: text.split() for kind, text in _WORDS["shared"].items()}  # by all topics
 DETERMINERS: dict[str, list[str]] = {number: text.split() for number, text in _WORDS["determiner"].items()}
+TARGET_ENDINGS: dict[str, dict[str, list[str]]] = _WORDS["target_endings"]  # by kind and number
 
 # Shares of the lemmas that a larger vocabulary adds; the rest, about a fifth, are adjectives.
 MADE_UP = {"noun": 0.4, "transitive": 0.14, "intransitive": 0.08, "adverb": 0.06, "name": 0.12}

@@ -120,30 +120,20 @@ def _infer_windows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
     return class_BxLxC[:, words_BxL.shape[1] // 2], topic_BxT, name_BxM
 
 
-def _encode_set(held_BxI):
-    """The places that hold a word, as a set."""
-    return (held_BxI * 2 ** np.arange(held_BxI.shape[1])).sum(1)
-
-
-def _list_subsets(count: int, most: int) -> list[int]:
-    """All sets of at most `most` of `count` places, small ones first."""
-    return sorted((u for u in range(2**count) if u.bit_count() <= most), key=int.bit_count)
-
-
-def _index_subsets(count: int, most: int) -> np.ndarray:
-    """The row of each set of `count` places in `_list_subsets(count, most)`; 0 where it is not in the list."""
-    index, sets = np.zeros(2**count, int), _list_subsets(count, most)
+def _list_subsets(count: int, most: int) -> tuple[list[int], np.ndarray]:
+    """All sets of at most `most` of `count` places, small ones first, and the row of each set; 0 where it has none."""
+    sets = sorted((u for u in range(2**count) if u.bit_count() <= most), key=int.bit_count)
+    index = np.zeros(2**count, int)
     index[sets] = np.arange(len(sets))
-    return index
+    return sets, index
 
 
 def _sum_over_orders(trans_SxS, evidence_IxBxS, first_BxS, most: int):
-    """message_UxBxS: onward from all orders of each of `_list_subsets(I, most)`.
+    """message_UxBxS: onward from all orders of each set of `_list_subsets(I, most)`.
 
     Dynamic programming over subsets as in Bellman 1962 and Held & Karp 1962, with sums for minima.
     """
-    sets = _list_subsets(len(evidence_IxBxS), most)
-    index = _index_subsets(len(evidence_IxBxS), most)
+    sets, index = _list_subsets(len(evidence_IxBxS), most)
     message_UxBxS = first_BxS[None]  # of the empty set; the larger ones follow, size by size
     for size in range(1, most + 1):
         grown = [u for u in sets if u.bit_count() == size]
@@ -169,12 +159,12 @@ def _compute_middle_state(trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_B
     place_I = np.delete(np.arange(held_BxL.shape[1]), middle)
     before_UxBxS = _sum_over_orders(trans_SxS, evidence_LxBxS[place_I], first_BxS, middle)
     after_UxBxS = _sum_over_orders(trans_SxS.T, evidence_LxBxS[place_I], last_BxS, middle)
-    sets = _list_subsets(len(place_I), middle)
-    index = _index_subsets(len(place_I), middle)
+    sets, index = _list_subsets(len(place_I), middle)
     held_BxI = held_BxL[:, place_I]
 
     # Of the words around, one set stands before the middle, as large as it was, and the rest after it.
-    rest_UxB = jnp.asarray(index)[_encode_set(held_BxI) & ~np.array(sets)[:, None]]
+    held_B = (held_BxI * 2 ** np.arange(len(place_I))).sum(1)  # as a set
+    rest_UxB = jnp.asarray(index)[held_B & ~np.array(sets)[:, None]]
     size_U = np.array([u.bit_count() for u in sets])
     before_B = held_BxI[:, :middle].sum(1)
     possible_UxB = size_U[:, None] == before_B

@@ -169,11 +169,7 @@ def split_usual_sentences(text: str, long: warnings_.WarningCounter | None = Non
     parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
     if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
         return parts
-
-    def cut(part):
-        return (part[start:end] for start, end in locate_sentences(part, long))
-
-    pieces = (cut(part) if len(part) > MAX_SENTENCE_LENGTH else [part] for part in parts)
+    pieces = (split_text(part, long) if len(part) > MAX_SENTENCE_LENGTH else [part] for part in parts)
     return list(itertools.chain.from_iterable(pieces))
 
 
