@@ -3,5 +3,6 @@
 from mlm.base import extras
 
 # Here, once: each module of this package imports some of them, and this file runs before they do.
-for package in ("jinja2", "starlette", "uvicorn"):
-    extras.import_extra(package, "serve", "mlm serve")
+extras.import_extra("jinja2", "serve", "mlm serve")
+extras.import_extra("starlette", "serve", "mlm serve")
+extras.import_extra("uvicorn", "serve", "mlm serve")
