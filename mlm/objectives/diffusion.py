@@ -45,7 +45,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
 
     return types.Objective(
         loss=loss,
-        eval_mask=lambda *drawn: masking.get_predicted_mask(sample_masks(*drawn)[0]),
+        eval_mask=lambda text, key_B, hparams: masking.get_predicted_mask(sample_masks(text, key_B, hparams)[0]),
         scores=token_prediction.build_scores("diffusion", "nats per token"),
         train_scores=TRAIN_SCORES,
     )
