@@ -169,7 +169,7 @@ def split_usual_sentences(text: str, long: warnings_.WarningCounter | None = Non
     parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
     if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
         return parts
-    pieces = (split_text(part, long) if len(part) > MAX_SENTENCE_LENGTH else [part] for part in parts)
+    pieces = (map(str.strip, split_text(part, long)) if len(part) > MAX_SENTENCE_LENGTH else [part] for part in parts)
     return list(itertools.chain.from_iterable(pieces))
 
 
