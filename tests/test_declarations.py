@@ -39,7 +39,7 @@ def test_the_choices_are_those_of_the_code(name, names):
 def test_the_bounds_are_those_of_the_code():
     bounds = {name: declaration.bounds for name, declaration in fields.DECLARATIONS.items()}
     assert bounds["data.language.num_topics"].high == len(lexicon.TOPICS)
-    assert bounds["data.language.num_names"].high == len(lexicon.NAMES.split())
+    assert bounds["data.language.num_names"].high == len(lexicon.SHARED["name"])
     for name, value in fields.DEFAULT.items():
         assert (bounds[name] is not None) == (type(value) in (int, float, tuple)), name
 

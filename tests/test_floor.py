@@ -90,21 +90,15 @@ def test_window_posterior_is_the_enumerated_one(tables, window):
     assert_agrees(posterior.compute_window_posterior(TINY, words_NxL, masked_NxL, window), expected)
 
 
-@pytest.mark.parametrize("inner", [1, 2])
-def test_bag_posterior_is_the_enumerated_one(tables, monkeypatch, inner):
-    """With inner 1 the outer two of four neighbours keep their places: the bound. With inner 2 the bag is exact."""
-    monkeypatch.setattr(posterior, "BAG_SIZE", inner)
-    posterior._infer_bags.clear_cache()
+def test_bag_posterior_is_the_enumerated_one(tables):
     words_NxL, masked_NxL = rows_and_masks()
 
     def expected(row, asked):
         near = [i for i in range(max(asked - 2, 0), min(asked + 3, (words_NxL[row] >= 0).sum())) if i != asked]
-        loose = [i for i in near if abs(i - asked) <= inner]
         share_W = np.zeros(WORDS)
-        for order in itertools.permutations(loose):
-            shown = {**{i: i for i in near}, **dict(zip(loose, order, strict=True))}
+        for order in itertools.permutations(near):
             joint = tables[(words_NxL[row] >= 0).sum()]
-            for place, source in shown.items():
+            for place, source in zip(near, order, strict=True):
                 if not masked_NxL[row, source + 1]:
                     likelihood_W = exactly(words_NxL[row, source + 1])
                     joint = joint * likelihood_W.reshape([-1 if axis == place else 1 for axis in range(joint.ndim)])
@@ -112,7 +106,6 @@ def test_bag_posterior_is_the_enumerated_one(tables, monkeypatch, inner):
         return share_W / share_W.sum()
 
     assert_agrees(posterior.compute_bag_posterior(TINY, words_NxL, masked_NxL, 2), expected)
-    posterior._infer_bags.clear_cache()
 
 
 def iterate_deviations(model: HMM, samples: np.ndarray) -> Iterator[float]:

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from mlm.base import errors
 from mlm.data.rows import loader
 
 
@@ -99,9 +98,3 @@ def test_evaluation_sees_every_row_once_in_order(count, most, processes):
     assert np.array_equal(ids[:expected], rows["ids"][:expected]) and segments[:expected].all()
     assert not ids[expected:].any() and not segments[expected:].any() and not label[expected:].any()
     assert all(array.dtype == np.int32 for array in jax.tree.leaves(whole))
-
-
-def test_processes_must_divide_the_batch():
-    for make, more in ((loader.iterate_train_batches, {"seed": 0, "start_step": 0}), (loader.iterate_eval_batches, {})):
-        with pytest.raises(errors.ConfigError, match="batch_size = 9: expected a multiple of the 2 processes"):
-            next(make(rows_of(23), batch_size=9, processes=2, **more))

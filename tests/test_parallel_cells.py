@@ -13,7 +13,7 @@ from small import params_of, small_config
 
 from mlm import models
 from mlm.base import config, fields
-from mlm.models import lm, parallel_cells, rnn, state_space
+from mlm.models import lm, parallel_cells, rnn
 from mlm.training.run import resolution
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
@@ -33,7 +33,7 @@ def read_documented_cell():
     return names["CELLS"]["average"], eval(row.partition(": ")[2].strip(" ,\n"), vars(models))
 
 
-CELLS = rnn.PARALLEL_CELLS | {"of the documentation": read_documented_cell()[0]}
+CELLS = parallel_cells.CELLS | {"of the documentation": read_documented_cell()[0]}
 
 
 def draw_inputs(cell):
@@ -99,7 +99,7 @@ def test_a_minimal_cell_is_its_paper_s_equations(cell):
 
 def test_the_cell_of_the_documentation_needs_no_other_line(monkeypatch):
     cell, sizes = read_documented_cell()
-    monkeypatch.setitem(rnn.PARALLEL_CELLS, "average", cell)
+    monkeypatch.setitem(parallel_cells.CELLS, "average", cell)
     monkeypatch.setitem(rnn.CELLS, "average", cell)
     monkeypatch.setitem(models.SIZES, "average", sizes)
     monkeypatch.setitem(models.MODELS, "rnn", dataclasses.replace(rnn.SPEC, cells=tuple(rnn.CELLS)))
@@ -130,7 +130,7 @@ def test_each_form_of_the_scan_is_the_recurrence_and_forgets_at_a_zero(scan, rev
 def test_gates_start_with_the_timescales_asked_for(cell):
     longest, y_1x1xD, same_1x1 = 100, np.zeros((1, 1, 5), np.float32), np.ones((1, 1), bool)
     model = dataclasses.replace(small_config("rnn", cell).model, rnn_dim=128, chrono_init=longest)
-    module, carry_1xH = rnn.PARALLEL_CELLS[cell](model), jnp.ones((1, 128))
+    module, carry_1xH = parallel_cells.CELLS[cell](model), jnp.ones((1, 128))
     decay_1x1xH, _ = jax.jit(lambda key: module.init_with_output(key, y_1x1xD, same_1x1, carry_1xH)[0])(
         jax.random.key(0)
     )
@@ -142,8 +142,8 @@ def test_decays_start_where_the_papers_say():
     key, shape = jax.random.key(0), (1000,)
     first = {
         (0.9, 0.999): jax.nn.sigmoid(parallel_cells.init_rglru_decay(key, shape)),
-        (1.0, 16.0): jnp.exp(state_space.init_log_rate(key, shape)),
-        (1e-3, 1e-1): jax.nn.softplus(state_space.init_step_bias(key, shape)),
+        (1.0, 16.0): jnp.exp(parallel_cells.init_log_rate(key, shape)),
+        (1e-3, 1e-1): jax.nn.softplus(parallel_cells.init_step_bias(key, shape)),
     }
     for (low, high), values in first.items():
         reach = 0.01 * (high - low)

@@ -13,7 +13,7 @@ import numpy as np
 from mlm import models, objectives
 from mlm.base import config, types
 from mlm.base.estimates import compute_ratio
-from mlm.data.language import causal_posterior, grammar, posterior
+from mlm.data.language import causal_posterior, grammar, posterior, probes
 from mlm.data.language.grammar import Grammar
 from mlm.data.rows import loader
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
@@ -69,7 +69,7 @@ def measure_gradients(run: TrainedRun) -> dict:
     result = {}
     for name, state in (("start", initial_state), ("trained", run.state)):
         norm_BxL, distance_BxL = run.map_examples(compute_gradient_norms, split=split, max_examples=count, state=state)
-        in_bin = {bounds: _is_within(distance_BxL, bounds) for bounds in TOKEN_DISTANCES}
+        in_bin = {bounds: probes.is_within(distance_BxL, *bounds) for bounds in TOKEN_DISTANCES}
         result[name] = [
             {"low": low, "high": high, "norm": float(norm_BxL[in_bin_BxL].mean()), "tokens": int(in_bin_BxL.sum())}
             for (low, high), in_bin_BxL in in_bin.items()
@@ -128,7 +128,7 @@ def measure_recall(run: TrainedRun) -> dict:
 
     if not len(example_I):
         return {}
-    bins = [(low, high, _is_within(distance_I, (low, high))) for low, high in SENTENCE_DISTANCES]
+    bins = [(low, high, probes.is_within(distance_I, low, high)) for low, high in SENTENCE_DISTANCES]
     by_bin = [{"low": low, "high": high, **summarize(in_bin_I)} for low, high, in_bin_I in bins if in_bin_I.any()]
     return summarize(distance_I >= 0) | {"distance": by_bin}
 
@@ -188,8 +188,3 @@ def measure_time(run: TrainedRun) -> dict:
             seconds.append(time.perf_counter() - start_time)
         lengths.append({"length": length, "examples": shape[0], "seconds": min(seconds[1:])})
     return {"lengths": lengths}
-
-
-def _is_within(value: np.ndarray, bounds: tuple[int, int | None]) -> np.ndarray:
-    low, high = bounds
-    return (value >= low) & (high is None or value <= high)

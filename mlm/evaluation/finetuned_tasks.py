@@ -134,8 +134,6 @@ def _summarize_task(results: Sequence[dict]) -> dict:
     def get_value(result):  # of one that diverged, the baseline's
         return result["evaluation"][score.name] if "evaluation" in result else baseline
 
-    # A failure is what Devlin et al. 2019, section 4.1, and Mosbach et al. 2021, arXiv 2006.04884, count as one.
-    has_failed = lambda result: score.better * (get_value(result) - baseline) <= 1e-9
     max_seeds = max(map(len, grid.values()))
     best = max(
         (point for point in grid.values() if len(point) == max_seeds),
@@ -155,7 +153,8 @@ def _summarize_task(results: Sequence[dict]) -> dict:
         },
         **({"error": first[f"{score.name}_se"]} if max_seeds == 1 and first else {}),
         **({"unscored": first["unscored"]} if first.get("unscored") else {}),
-        "failed": [result["seed"] for result in best if has_failed(result)],
+        # A failure is what Devlin et al. 2019, section 4.1, and Mosbach et al. 2021, arXiv 2006.04884, count as one.
+        "failed": [result["seed"] for result in best if score.better * (get_value(result) - baseline) <= 1e-9],
         "trials": len(grid),
         "references": references,
         "sha256": files.json_sha256(inputs),

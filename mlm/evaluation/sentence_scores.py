@@ -74,8 +74,8 @@ def score_case(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) 
 
 
 def _score_left_to_right(run, case, progress):
-    map_sequences = lambda ids: evaluations.map_sequences(run, ids, surprisal.compute_next_nats, progress)
-    ids_by_text = run.tokenizer.encode_batch(list(case.inputs))
+    ids_by_text, compute_nats = run.tokenizer.encode_batch(list(case.inputs)), surprisal.compute_next_nats
+    map_sequences = functools.partial(evaluations.map_sequences, run, function=compute_nats, progress=progress)
     nats = surprisal.compute_left_to_right(run.cfg, ids_by_text, None, map_sequences)
     log_prob_S = -np.array([np.nansum(nats_T) for nats_T in nats])
     tokens_S = np.array([np.isfinite(nats_T).sum() for nats_T in nats])

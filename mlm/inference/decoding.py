@@ -180,9 +180,10 @@ def search_beams(
         length_penalty: see `compute_length_penalty`.
         suppressed_ids: tokens that are never generated and have no share of P.
     """
-    errors.require_number("num_beams", num_beams, 1)
     B, W, T = len(last_B), num_beams, num_steps
-    get_penalty = lambda length: compute_length_penalty(length_penalty, length)
+
+    def get_penalty(length):
+        return compute_length_penalty(length_penalty, length)
 
     def step(beams: _BeamState) -> _BeamState:
         t = beams.step

@@ -188,16 +188,16 @@ def _make_sampler_args(settings, keys, indices, batch_size):
 
 
 def _continue_prompts(model, sequences, keys, settings) -> list[GeneratedText]:
-    make_arguments = lambda indices, size: {"sampler_args": _make_sampler_args(settings, keys, indices, size)}
+    def make_arguments(indices, size):
+        return {"sampler_args": _make_sampler_args(settings, keys, indices, size)}
+
     outputs = _decode_prompts(model, sequences, settings, decoding.continue_prompts, make_arguments)
     return [_make_generation(model, prompt, *decoded) for prompt, decoded in zip(sequences, outputs, strict=True)]
 
 
 def _search_beams(model, sequences, settings) -> list[list[GeneratedText]]:
-    beams, count = (
-        {name: getattr(settings, name) for name in ("num_beams", "length_penalty")},
-        settings.num_return_sequences,
-    )
+    beams = {name: getattr(settings, name) for name in ("num_beams", "length_penalty")}
+    count = settings.num_return_sequences
     outputs = _decode_prompts(model, sequences, settings, decoding.decode_beams, **beams)
     return [_make_best_generations(model, prompt, best, count) for prompt, best in zip(sequences, outputs, strict=True)]
 

@@ -62,9 +62,10 @@ def predict_labels(model, text) -> Any:
     )
     num_classes = len(model.dataset_info.classes) if LABELLED_OBJECTIVES[objective].classifies_texts else 0
     predict_batch = forward_passes.compile_pass(compute_predictions, model.model, model.objective, num_classes)
-    run_batch = lambda indices, ids_BxL: predict_batch(
-        model.params, make_batch(model, ids_BxL, [sequences[i] for i in indices])
-    )
+
+    def run_batch(indices, ids_BxL):
+        return predict_batch(model.params, make_batch(model, ids_BxL, [sequences[i] for i in indices]))
+
     outputs = forward_passes.run_batches(model, [sequence.ids for sequence in sequences], run_batch)
     classes, predictions = model.dataset_info.classes, []
     for sequence, (predicted, score, prob_C) in zip(sequences, outputs, strict=True):
@@ -161,7 +162,9 @@ def compute_predictions(
 ) -> tuple[Any, Any, Any]:
     """(The objective's prediction for each sequence or token, its score, prob_BxC of so many classes of a text)."""
     unused: Any = None  # in evaluation a loss over labels draws nothing
-    compute_loss = lambda batch: objective.loss(params, model, batch, unused, unused, train=False)
+
+    def compute_loss(batch):
+        return objective.loss(params, model, batch, unused, unused, train=False)
 
     def compute_nats(label):  # the loss of a label is its surprisal
         label_B = jnp.full_like(batch.labels["label_B"], label)

@@ -5,6 +5,7 @@ Where a model reads from left to right it is exact. A masked model's are the ter
 Letters in array names: T tokens of a text, R sequences of L, K of L - 1, I queries.
 """
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -99,7 +100,7 @@ def _compute_masked(
 ) -> list[np.ndarray]:
     """nats_T of the tokens of each text, with one forward pass for each token."""
     predict = forward_passes.compile_predictor(forward_passes.compute_target_log_prob, model)
-    score, program_tokens = lambda batch: predict(model.params, batch), forward_passes.count_program_tokens(model)
+    score, program_tokens = functools.partial(predict, model.params), forward_passes.count_program_tokens(model)
     with forward_passes.show_progress(len(queries.sequence_I), "token") as advance:
         log_prob_I = pseudo_likelihood.score_queries(score, queries, batch_size, advance, program_tokens)
     chosen_I = queries.in_pll_I if metric == "pll" else queries.in_word_l2r_I

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mlm.base import errors
+from mlm.base.storage import get_storage
 from mlm.launch.child_process import ChildProcess, bind_cores, describe_logs, gpu_environment, list_gpus
 
 POLL_SECONDS = 0.2  # between two looks at the processes
@@ -175,11 +176,8 @@ def newest_step(workdir: str) -> int:
     """The step of a run's newest checkpoint, 0 if it has none."""
     from mlm.training.run.directory import RunDirectory  # imports JAX, which is not needed before
 
-    with contextlib.suppress(OSError):
-        return max(
-            (int(path.name) for path in RunDirectory(workdir).checkpoints.iterdir() if path.name.isdigit()), default=0
-        )
-    return 0
+    folder = RunDirectory(workdir).checkpoints
+    return max((int(name) for name in get_storage(folder).list(folder) if name.isdigit()), default=0)
 
 
 def find_free_port() -> int:

@@ -120,7 +120,7 @@ def code_versions() -> dict[str, str]:
     from importlib import metadata
 
     root, digest = Path(__file__).parents[2], hashlib.sha256()
-    for path in sorted(root.glob("mlm/**/*.py")):
+    for path in sorted(path for kind in ("py", "toml") for path in root.glob(f"mlm/**/*.{kind}")):
         digest.update(f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
     return {"the code of mlm (SHA-256)": digest.hexdigest()[:12], "the version of Python": sys.version.split()[0]} | {
         f"the version of {name}": metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")

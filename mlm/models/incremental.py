@@ -104,7 +104,10 @@ def _read_tokens(read_token: Callable, inputs, carry, is_token_BxL):
     def step(carry, token):
         inputs, is_token_B = token
         h_BxH, new = read_token(inputs, carry)
-        keep = lambda new, old: jnp.where(is_token_B.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        def keep(new, old):
+            return jnp.where(is_token_B.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
         return jax.tree.map(keep, new, carry), h_BxH
 
     by_token = jax.tree.map(lambda x: x.swapaxes(0, 1), (inputs, is_token_BxL))
@@ -114,7 +117,9 @@ def _read_tokens(read_token: Callable, inputs, carry, is_token_BxL):
 
 def build_sequential_reader(step: Callable, carries: int) -> RecurrentReader:
     """The reader of a cell's step, with so many carries (recurrence.py)."""
-    make_carry = lambda model, params, x_BxLxD: (jnp.zeros((len(x_BxLxD), model.rnn_dim)),) * carries
+
+    def make_carry(model, params, x_BxLxD):
+        return (jnp.zeros((len(x_BxLxD), model.rnn_dim)),) * carries
 
     def read(model, params, x_BxLxD, carry, is_token_BxL, position_BxL):
         input_BxLxG = _apply_dense(model, params["forward_input"], x_BxLxD)

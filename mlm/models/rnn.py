@@ -1,5 +1,5 @@
 """Recurrent encoders: Elman (1990), GRU (Cho et al. 2014) and LSTM (Hochreiter & Schmidhuber 1997) layers, and those of
-cells that train in parallel (parallel_cells.py, state_space.py).
+cells that train in parallel (parallel_cells.py).
 
 A layer is x + project(recurrence(norm(x))), in place of the Transformer's attention and MLP.
 """
@@ -12,20 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import (
-    incremental,
-    layers,
-    lm,
-    parallel_cells,
-    platform_kernels,
-    recurrence,
-    residual,
-    stack,
-    state_space,
-)
+from mlm.models import incremental, layers, lm, parallel_cells, platform_kernels, recurrence, residual, stack
 
-PARALLEL_CELLS = parallel_cells.CELLS | {"ssd": state_space.SSD}
-CELLS: dict[str, Any] = recurrence.CELLS | PARALLEL_CELLS  # the first is the default
+CELLS: dict[str, Any] = recurrence.CELLS | parallel_cells.CELLS  # the first is the default
 
 
 class RecurrentLayer(residual.ResidualLayer):
@@ -47,7 +36,7 @@ class RecurrentLayer(residual.ResidualLayer):
             segments_LxB = segments_BxL.T[::step]
             same_LxB = jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0)))
             inputs.append((name, y_LxBxD[::step], same_LxB))
-        if model.cell in PARALLEL_CELLS:
+        if model.cell in parallel_cells.CELLS:
             states = [self.run_parallel(*direction) for direction in inputs]
         else:
             states = self.run_sequential(inputs)
@@ -100,8 +89,8 @@ class RecurrentEncoder(nn.Module):
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
     """The pure functions of the model over a vocabulary of this size."""
-    if model.cell in PARALLEL_CELLS:
-        reader = incremental.build_parallel_reader(PARALLEL_CELLS[model.cell])
+    if model.cell in parallel_cells.CELLS:
+        reader = incremental.build_parallel_reader(parallel_cells.CELLS[model.cell])
     else:
         cell = recurrence.CELLS[model.cell]
         reader = incremental.build_sequential_reader(cell.step, cell.carries)

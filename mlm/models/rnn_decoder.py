@@ -33,7 +33,10 @@ class RecurrentDecoder(nn.Module):
         self.query = self.param("query", initial, (H, H))
         self.score = self.param("score", initial, (H, 1))
         self.context = self.param("context", initial, (model.width, G))
-        init_kernel = lambda key: jnp.concatenate([orthogonal(k, (H, H)) for k in jax.random.split(key, 3)], 1)
+
+        def init_kernel(key):
+            return jnp.concatenate([orthogonal(k, (H, H)) for k in jax.random.split(key, 3)], 1)
+
         self.kernel = self.param("kernel", init_kernel)
         has_bias = model.bias == "all"
         self.bias = self.param("bias", nn.initializers.zeros, (G,)) if has_bias else jnp.zeros(G)

@@ -6,6 +6,7 @@ as an example, and a softmax over the endings chooses.
 Letters in array names: C classes; E endings; F stretches, which are B * E.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -31,10 +32,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
 
 def build_multiple_choice(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with label_B, the number of the right ending; see `build_classifier`."""
-
-    def compute_logits(params, model, batch, key_B):
-        return compute_choice_logits(cfg, params, model, batch, key_B, num_choices=len(dataset.classes))
-
+    compute_logits = functools.partial(compute_choice_logits, cfg, num_choices=len(dataset.classes))
     return build_classifier(cfg, dataset, "multiple_choice", SCORE_NAMES[:1], 1, compute_logits)
 
 

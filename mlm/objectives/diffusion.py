@@ -43,10 +43,9 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         sums |= {"diffusion_masked": masked_B, "tokens": tokens_B}
         return types.LossSums({"diffusion": nats_B}, {"diffusion": eligible_B}, sums)
 
-    compute_eval_mask = lambda text, key_B, hparams: masking.get_predicted_mask(sample_masks(text, key_B, hparams)[0])
     return types.Objective(
         loss=loss,
-        eval_mask=compute_eval_mask,
+        eval_mask=lambda text, key_B, hparams: masking.get_predicted_mask(sample_masks(text, key_B, hparams)[0]),
         scores=token_prediction.build_scores("diffusion", "nats per token"),
         train_scores=TRAIN_SCORES,
     )

@@ -130,8 +130,8 @@ def apply_dropout(x_BxD, key_B, rate: float):
     """Zeroes a share `rate` of x and rescales the rest, with one key an example; key_B None: no dropout."""
     if key_B is None or rate == 0:
         return x_BxD
-    sample = lambda key: jax.random.bernoulli(jax.random.fold_in(key, DROPOUT_STREAM), 1 - rate, x_BxD.shape[1:])
-    keep_BxD = jax.vmap(sample)(key_B)
+    stream_B = jax.vmap(jax.random.fold_in, (0, None))(key_B, DROPOUT_STREAM)
+    keep_BxD = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x_BxD.shape[1:]))(stream_B)
     return jnp.where(keep_BxD, x_BxD / (1 - rate), 0)
 
 
@@ -150,7 +150,10 @@ def init_pooler(cfg: config.Config, key, width: int) -> types.Params:
         return {"pool": pool}
     norm = {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
     biases = ("bias",) if cfg.model.bias in ("all", "norms") else ()
-    select = lambda layer, name: {leaf: layer[leaf] for leaf in (name, *biases)}
+
+    def select(layer, name):
+        return {leaf: layer[leaf] for leaf in (name, *biases)}
+
     return {"pool": select(pool, "kernel"), "pool_norm": select(norm, "scale")}
 
 

@@ -121,8 +121,7 @@ def derive_static_keys(hparams: types.TracedHparams, batch: types.Batch):
     # 2^31 + 1 is the number of no step, nor that of initialisation.
     key = jax.random.fold_in(jax.random.key(hparams.seed), 2**31 + 1)
     number_B = batch.epoch_B % jnp.maximum(hparams.objective["static_masks"], 1)
-    make_key = lambda index, number: jax.random.fold_in(jax.random.fold_in(key, index), number)
-    return jax.vmap(make_key)(batch.split_index_B, number_B)
+    return jax.vmap(jax.random.fold_in)(jax.vmap(jax.random.fold_in, (None, 0))(key, batch.split_index_B), number_B)
 
 
 def estimate_predict_rate(mask: config.Mask) -> float:

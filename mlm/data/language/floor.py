@@ -141,15 +141,9 @@ def decompose_floor(language: Grammar, words_NxL: np.ndarray, known: Posterior) 
     hmm = language.hmm
     class_K = hmm.class_W[words_NxL[known.example_K, known.position_K]]
     share_KxC = known.class_KxC.astype(np.float64)
-
-    def compute_log_share(*names_W):
-        group_C = _group_classes(hmm, *names_W)
-        return np.log((share_KxC * (group_C == group_C[class_K, None])).sum(1))
-
     log_word_K, _ = predict_words(hmm, known, words_NxL)
-    log_kind_K, log_class_K = (
-        compute_log_share(*names) for names in ([language.kind_W], [language.kind_W, language.number_W])
-    )
+    groups = _group_classes(hmm, language.kind_W), _group_classes(hmm, language.kind_W, language.number_W)
+    log_kind_K, log_class_K = (np.log((share_KxC * (one_C == one_C[class_K, None])).sum(1)) for one_C in groups)
     nats_PxK = -log_kind_K, log_kind_K - log_class_K, log_class_K - log_word_K
     nats_PxN = (np.bincount(known.example_K, nats_K, len(words_NxL)) for nats_K in nats_PxK)
     return dict(zip(PARTS, nats_PxN, strict=True))

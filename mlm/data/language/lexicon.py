@@ -7,7 +7,9 @@ class of its own, which the states of both can choose.
 
 import itertools
 import math
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import errors
@@ -16,45 +18,11 @@ from mlm.base.config import Language
 VERBS = "transitive", "intransitive"
 INFLECTED = "noun", *VERBS  # kinds with a form for each number, chosen by the topic
 
-# One row a topic, words from frequent to rare. Lemmas are dealt to topics in turn, so fewer topics merge rows.
-NOUNS = """
-horse cow barn farmer tractor fence goat shepherd orchard stable haystack field
-sailor ship harbour captain anchor whale island gull pirate lighthouse net wave
-banker tower bridge mayor tram street clerk station shop lawyer square taxi
-baker oven kettle plate spoon cake recipe table waiter pan bowl chef
-soldier knight king queen castle sword shield banner spy tent guardian horn
-teacher pupil lesson book pencil desk exam library student essay map classroom
-hunter fox bear tree river owl ranger hut stone path squirrel oak
-singer violin piano band drummer song concert guitar poet dancer stage flute
-"""
-TRANSITIVE = """
-feed milk chase herd brush
-rescue tow sight steer board
-hire pay elect sue photograph
-serve taste bake stir burn
-attack guard betray salute crown
-teach question praise copy grade
-hunt track climb bury follow
-hear tune applaud record admire
-"""
-INTRANSITIVE = """
-graze trot plough yawn
-sail drift float dive
-commute hurry shout queue
-eat sizzle boil simmer
-march surrender fight retreat
-listen study cheat read
-hide howl sleep wander
-sing dance hum bow
-"""
-ADJECTIVES: str = """old young small tall quiet brave grey tired famous clever strange gentle rich proud dusty lazy
-polite bright hungry nervous foreign lonely cheerful broken modern silent clumsy golden heavy curious ancient honest"""
-PREPOSITIONS = "near behind with beside under above before against beyond opposite"
-ADVERBS: str = "often quickly again today slowly early alone outside rarely tonight together twice"
-DETERMINERS = {"": "the my our some", "s": "this every each one another", "p": "these many several two few those"}
-NAMES: str = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Louis Maria Nils Olga Peter Rosa Simon
-Tanja Ulrich Vera Walter Yusuf Zoe"""
-TOPICS = NOUNS.strip().splitlines()
+_WORDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TOPICS: list[str] = _WORDS["by_topic"]["noun"]
+SHARED: dict[str, list[str]] = {kind: text.split() for kind, text in _WORDS["shared"].items()}  # by all topics
+DETERMINERS: dict[str, list[str]] = {number: text.split() for number, text in _WORDS["determiner"].items()}
+TARGET_ENDINGS: dict[str, dict[str, list[str]]] = _WORDS["target_endings"]  # by kind and number
 
 # Shares of the lemmas that a larger vocabulary adds; the rest, about a fifth, are adjectives.
 MADE_UP = {"noun": 0.4, "transitive": 0.14, "intransitive": 0.08, "adverb": 0.06, "name": 0.12}
@@ -65,7 +33,7 @@ NOUN_ENDINGS = ("o", "i"), ("a", "o"), ("i", "en"), ("um", "um")
 VERB_ENDINGS = ("at", "ant"), ("et", "at"), ("it", "ent"), ("ur", "ur")
 
 
-NUM_CLOSED = sum(len(text.split()) for text in (PREPOSITIONS, *DETERMINERS.values(), "that ."))
+NUM_CLOSED = sum(map(len, (SHARED["preposition"], *DETERMINERS.values(), ("that", "."))))
 
 
 class WordClass(NamedTuple):
@@ -102,15 +70,11 @@ def iterate_made_up_words() -> Iterator[str]:
 def list_lemmas(language: Language) -> dict[str, list[str]]:
     """The lemmas of each open kind of word from frequent to rare; adjectives without those that fill the vocabulary."""
     lemmas: dict[str, list[str]] = {
-        kind: [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
-        for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE))
+        kind: [lemma for rank in zip(*map(str.split, rows), strict=True) for lemma in rank]
+        for kind, rows in _WORDS["by_topic"].items()
     }
-    single: dict[str, list[str]] = {
-        "adverb": ADVERBS.split(),
-        "adjective": ADJECTIVES.split(),
-        "name": NAMES.split()[: language.num_names],
-    }
-    lemmas |= single
+    lemmas |= {kind: [*SHARED[kind]] for kind in ("adverb", "adjective")}
+    lemmas["name"] = SHARED["name"][: language.num_names]
     forms = {kind: 2 if kind in INFLECTED and language.morphology != "split" else 1 for kind in lemmas}
     more = language.vocab_size - sum(forms[kind] * len(members) for kind, members in lemmas.items()) - NUM_CLOSED
     count = more / sum(share * forms[kind] for kind, share in {**MADE_UP, "adjective": 0.2}.items())
@@ -133,13 +97,11 @@ def build_classes(language: Language) -> list[WordClass]:
     lemmas, classes = list_lemmas(language), list[WordClass]()
     topics, scenes, shared = language.num_topics, max(1, language.num_scenes), language.ambiguity_prob
     declensions = language.num_declensions if language.morphology else 1
-    kinds = {"stop": ["."], "that": ["that"], "adverb": lemmas["adverb"], "preposition": PREPOSITIONS.split()}
+    kinds = {"stop": ["."], "that": ["that"], "adverb": lemmas["adverb"], "preposition": SHARED["preposition"]}
     for kind, words in (kinds | {kind: lemmas[kind] for kind in ("adjective", "name")}).items():
         classes.append(WordClass(kind, "", kind, words, {kind: 1.0}))
-    for number, text in DETERMINERS.items():
-        classes.append(
-            WordClass("determiner", number, "determiner" + number, text.split(), {"determiner" + number: 1.0})
-        )
+    for number, words in DETERMINERS.items():
+        classes.append(WordClass("determiner", number, "determiner" + number, words, {"determiner" + number: 1.0}))
 
     def decline(kind, part, declension):
         """The forms by the number that they show, and the numbers that they serve."""

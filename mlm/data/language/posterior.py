@@ -120,30 +120,20 @@ def _infer_windows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
     return class_BxLxC[:, words_BxL.shape[1] // 2], topic_BxT, name_BxM
 
 
-def _encode_set(held_BxI):
-    """The places that hold a word, as a set."""
-    return (held_BxI * 2 ** np.arange(held_BxI.shape[1])).sum(1)
-
-
-def _list_subsets(count: int, most: int) -> list[int]:
-    """All sets of at most `most` of `count` places, small ones first."""
-    return sorted((u for u in range(2**count) if u.bit_count() <= most), key=int.bit_count)
-
-
-def _index_subsets(count: int, most: int) -> np.ndarray:
-    """The row of each set of `count` places in `_list_subsets(count, most)`; 0 where it is not in the list."""
-    index, sets = np.zeros(2**count, int), _list_subsets(count, most)
+def _list_subsets(count: int, most: int) -> tuple[list[int], np.ndarray]:
+    """All sets of at most `most` of `count` places, small ones first, and the row of each set; 0 where it has none."""
+    sets = sorted((u for u in range(2**count) if u.bit_count() <= most), key=int.bit_count)
+    index = np.zeros(2**count, int)
     index[sets] = np.arange(len(sets))
-    return index
+    return sets, index
 
 
 def _sum_over_orders(trans_SxS, evidence_IxBxS, first_BxS, most: int):
-    """message_UxBxS: onward from all orders of each of `_list_subsets(I, most)`.
+    """message_UxBxS: onward from all orders of each set of `_list_subsets(I, most)`.
 
     Dynamic programming over subsets as in Bellman 1962 and Held & Karp 1962, with sums for minima.
     """
-    sets = _list_subsets(len(evidence_IxBxS), most)
-    index = _index_subsets(len(evidence_IxBxS), most)
+    sets, index = _list_subsets(len(evidence_IxBxS), most)
     message_UxBxS = first_BxS[None]  # of the empty set; the larger ones follow, size by size
     for size in range(1, most + 1):
         grown = [u for u in sets if u.bit_count() == size]
@@ -159,44 +149,24 @@ def _sum_over_orders(trans_SxS, evidence_IxBxS, first_BxS, most: int):
     return message_UxBxS
 
 
-def _propagate_inward(trans_SxS, evidence_LxBxS, held_BxL, first_BxS, places, block: int):
-    """The message past all `places`, outermost first: order is summed out within each `block` of them."""
-    for begin in range(0, len(places), block):
-        place_I = np.array(places[begin : begin + block])
-        message_UxBxS = _sum_over_orders(trans_SxS, evidence_LxBxS[place_I], first_BxS, len(place_I))
-        index = _index_subsets(len(place_I), len(place_I))
-        full_B = jnp.asarray(index)[_encode_set(held_BxL[:, place_I])]
-        past_BxS = jnp.take_along_axis(message_UxBxS, full_B[None, :, None], 0)[0]
-        first_BxS = past_BxS / past_BxS.sum(-1, keepdims=True)
-    return first_BxS
-
-
-def _compute_middle_state(trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS, inner: int):
+def _compute_middle_state(trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS):
     """Weight of each state in the middle place, not knowing the order of the words around: state_BxS.
 
-    The `inner` nearest places on each side are one bag; those further out are bags of `inner` places, which keep their
-    side and their order. evidence_LxBxS: likelihood of what is seen in each place, 0 in one that holds no word;
-    held_BxL: whether it holds one; first_BxS, last_BxS: messages into the outermost places, from outside.
+    evidence_LxBxS: likelihood of what is seen in each place, 0 in one that holds no word; held_BxL: whether it holds
+    one; first_BxS, last_BxS: messages into the outermost places, from outside.
     """
-    length = held_BxL.shape[1]
-    middle = length // 2
-    near = min(middle, inner)
-    first_BxS = _propagate_inward(trans_SxS, evidence_LxBxS, held_BxL, first_BxS, range(middle - near), inner)
-    last_BxS = _propagate_inward(
-        trans_SxS.T, evidence_LxBxS, held_BxL, last_BxS, range(length - 1, middle + near, -1), inner
-    )
-
-    place_I = np.array([middle + i for i in range(-near, near + 1) if i])
-    before_UxBxS = _sum_over_orders(trans_SxS, evidence_LxBxS[place_I], first_BxS, near)
-    after_UxBxS = _sum_over_orders(trans_SxS.T, evidence_LxBxS[place_I], last_BxS, near)
-    sets = _list_subsets(len(place_I), near)
-    index = _index_subsets(len(place_I), near)
+    middle = held_BxL.shape[1] // 2
+    place_I = np.delete(np.arange(held_BxL.shape[1]), middle)
+    before_UxBxS = _sum_over_orders(trans_SxS, evidence_LxBxS[place_I], first_BxS, middle)
+    after_UxBxS = _sum_over_orders(trans_SxS.T, evidence_LxBxS[place_I], last_BxS, middle)
+    sets, index = _list_subsets(len(place_I), middle)
     held_BxI = held_BxL[:, place_I]
 
     # Of the words around, one set stands before the middle, as large as it was, and the rest after it.
-    rest_UxB = jnp.asarray(index)[_encode_set(held_BxI) & ~np.array(sets)[:, None]]
+    held_B = (held_BxI * 2 ** np.arange(len(place_I))).sum(1)  # as a set
+    rest_UxB = jnp.asarray(index)[held_B & ~np.array(sets)[:, None]]
     size_U = np.array([u.bit_count() for u in sets])
-    before_B = held_BxI[:, :near].sum(1)
+    before_B = held_BxI[:, :middle].sum(1)
     possible_UxB = size_U[:, None] == before_B
     state_UxBxS = before_UxBxS * jnp.take_along_axis(after_UxBxS, rest_UxB[:, :, None], 0) * possible_UxB[:, :, None]
     return state_UxBxS.sum(0)
@@ -204,10 +174,10 @@ def _compute_middle_state(trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_B
 
 @jax.jit
 def _infer_bags(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
-    """`_infer_windows` with the words' order summed out: of the innermost places together, of the others in blocks."""
+    """`_infer_windows` with the words' order summed out."""
     held_BxL = words_BxL >= 0
     evidence_LxBxS = compute_class_evidence(hmm, words_BxL, visible_BxL) * held_BxL.T[:, :, None]
-    state_BxS = _compute_middle_state(hmm.trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS, BAG_SIZE)
+    state_BxS = _compute_middle_state(hmm.trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS)
     return compute_class_probs(hmm, state_BxS), *map_latents(hmm, _compute_latent_log_odds, words_BxL, visible_BxL)
 
 
@@ -316,9 +286,7 @@ def compute_window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.nda
 def compute_bag_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
     """`compute_window_posterior` without the order of the neighbours: which words (or masks) they are, and how often.
 
-    Exact up to a window of BAG_SIZE. In a larger one it knows which words are the BAG_SIZE nearest on each side, which
-    the next BAG_SIZE to the left, to the right, and so on. It then sees more than a bag does, and its loss is a bound
-    from below on every bag's.
+    window: at most BAG_SIZE.
     """
     return _compute_local_posterior(_infer_bags, BAG_BATCH, hmm, words_NxL, masked_NxL, window)
 

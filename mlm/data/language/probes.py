@@ -79,7 +79,10 @@ class SubjectRelation(NamedTuple):
 
 def build_relations(language: Grammar) -> tuple[SubjectRelation, ...]:
     """The relations of the sentence's subject with its verbs, and of the subject inside a relative clause."""
-    where = lambda kinds, parts: np.array([state.kind in kinds and state.part in parts for state in language.states])
+
+    def where(kinds, parts):
+        return np.array([state.kind in kinds and state.part in parts for state in language.states])
+
     return (
         SubjectRelation(where(NOUNS, ("subject",)), where(VERBS, ("main", "relative"))),
         SubjectRelation(where(NOUNS, ("inner",)), where(VERBS, ("inner",))),

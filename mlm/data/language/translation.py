@@ -24,6 +24,7 @@ from mlm.data.language import grammar as grammars
 from mlm.data.language.floor import Floor, make_floor
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
 from mlm.data.language.hmm import compute_topic_posterior, sample_documents, sample_latents
+from mlm.data.language.lexicon import TARGET_ENDINGS, VERBS
 from mlm.data.language.synthetic_task import make_stream
 
 MAX_WORDS = 20  # of a source at most, where config says nothing
@@ -33,19 +34,6 @@ DIALECT_PROB = 0.9  # probability that a preposition has its topic's form
 SYNONYM_PROB = 0.3  # of an adjective's and an adverb's second form
 AGREEMENT_PROB = 0.85  # probability that a determiner has its noun's number
 SUBJECT_MARKER = "wa"
-ENDINGS = {
-    "noun": {"s": ("o",), "p": ("oj",)},
-    "transitive": {"s": ("as",), "p": ("an",)},
-    "name": {"": ("u",)},
-    "adjective": {"s": ("a", "e"), "p": ("aj", "ej")},
-    "adverb": {"": ("il", "ul")},
-    "that": {"": ("i",)},
-    "determiner": {"s": ("la",), "p": ("laj",)},
-    "preposition": {"": ("im", "ur")},
-    "stop": {"": ("",)},
-}
-ENDINGS["intransitive"] = ENDINGS["transitive"]
-VERBS = ("transitive", "intransitive")
 HEADS = ("noun", "name")
 
 
@@ -93,7 +81,7 @@ def build_translation(language: Language) -> TranslationGrammar:
 
 def _make_token(grammar, word, number):
     kind, shown, stem = grammar.kind_W[word], grammar.number_W[word], grammar.words[word]
-    endings = ENDINGS[kind]  # by the number that a form shows, the word's own where it shows one
+    endings = TARGET_ENDINGS[kind]  # by the number that a form shows, the word's own where it shows one
     if kind in ("noun", *VERBS):
         stem = stem if (shown == "s") == (kind == "noun") else grammar.words[grammar.partner_W[word]]
         endings = {shown: endings[shown]}
@@ -200,7 +188,10 @@ def decode_pairs(pieces: Sequence[str], *columns: np.ndarray) -> list[list[tuple
     """The pairs of each row; columns: ids_NxL, segments_NxL, and the sources' ids_NxS, segments_NxS; pieces: of the
     tokenizer, a word each.
     """
-    join = lambda ids_L: " ".join(pieces[int(number)] for number in ids_L if number >= NUM_SPECIAL)
+
+    def join(ids_L):
+        return " ".join(pieces[int(number)] for number in ids_L if number >= NUM_SPECIAL)
+
     return [
         [(join(source_S[beside_S == i]), join(target_L[segment_L == i])) for i in range(1, segment_L.max() + 1)]
         for target_L, segment_L, source_S, beside_S in zip(*columns, strict=True)

@@ -135,14 +135,19 @@ def expand_columns(dense: Mapping[str, np.ndarray]) -> dict[str, Any]:
         marks_RxL[row_P, dense["breaks"][place_P]] = True
         return marks_RxL
 
-    is_token = lambda rows_R: index_L < lengths[rows_R][:, None]
-    make_segments = lambda rows_R: (1 + mark_breaks(rows_R).cumsum(1)) * is_token(rows_R)
+    def is_token(rows_R):
+        return index_L < lengths[rows_R][:, None]
+
+    def make_segments(rows_R):
+        return (1 + mark_breaks(rows_R).cumsum(1)) * is_token(rows_R)
 
     def make_positions(rows_R):
         start_RxL = np.maximum.accumulate(mark_breaks(rows_R) * index_L, axis=1)
         return (index_L - start_RxL) * is_token(rows_R)
 
-    make_types = lambda rows_R: is_token(rows_R) & (index_L >= dense["second_starts"][rows_R][:, None])
+    def make_types(rows_R):
+        return is_token(rows_R) & (index_L >= dense["second_starts"][rows_R][:, None])
+
     lazy = functools.partial(LazyColumn, ids.shape)
     expanded = {"ids": ids, "segments": lazy(np.uint16, make_segments), "positions": lazy(np.uint16, make_positions)}
     if "second_starts" in dense:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import grain
 import numpy as np
 
-from mlm.base import errors, types
+from mlm.base import types
 
 Columns = Mapping[str, np.ndarray]  # a split of columns.PackedDataset, by column
 TOKEN_COLUMNS = ("ids", "segments", "positions", "types")
@@ -121,10 +121,9 @@ def iterate_train_batches(
     takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. split_index_B
     is its number in the split, epoch_B the number of its permutation. grouped: rows with the column NUM_TOKENS are
     sorted by length within GROUP_BATCHES batches of one epoch and dealt out again, and these batches are shuffled. cut:
-    whether a batch is as long as its longest example, not as all. Raises ConfigError where processes does not divide
-    batch_size.
+    whether a batch is as long as its longest example, not as all. batch_size: a multiple of processes.
     """
-    share = _compute_process_batch_size(batch_size, processes, "config.train.batch_size")
+    share = batch_size // processes
     draw = draw or draw_from_sources([Source("", len(rows["ids"]), 0, (1,))], 0, seed)
     slots_B = np.arange(process * share, (process + 1) * share, dtype=np.int32)
     group = GROUP_BATCHES if grouped else 1
@@ -168,9 +167,9 @@ def iterate_eval_batches(
 
     max_rows: the first so many rows; 0 for all. order_N: the numbers of those rows in the order in which they are read,
     as `sort_by_length` gives them; batches are then cut as those of training are. The last batch is filled up with rows
-    that hold padding only, and ask nothing. Raises ConfigError where processes does not divide batch_size.
+    that hold padding only, and ask nothing. batch_size: a multiple of processes.
     """
-    share = _compute_process_batch_size(batch_size, processes, "config.eval.batch_size")
+    share = batch_size // processes
     count = count_eval_examples(rows, max_rows)
     for start in range(0, count, batch_size):
         first = start + process * share
@@ -213,11 +212,6 @@ def sort_by_length(rows: Columns, max_rows: int = 0) -> np.ndarray:
 def count_eval_examples(rows: Columns, max_rows: int) -> int:
     """How many rows an evaluation reads."""
     return min(len(rows["ids"]), max_rows or len(rows["ids"]))
-
-
-def _compute_process_batch_size(batch_size, processes, field):
-    errors.require(batch_size % processes == 0, field, batch_size, f"a multiple of the {processes} processes")
-    return batch_size // processes
 
 
 def read_batch(rows: Columns, rows_B: np.ndarray, index_B: np.ndarray, length: int | None = None) -> types.Batch:

@@ -41,7 +41,10 @@ def open_task(cfg: config.Config) -> TaskSource:
         }
     else:
         kept = tasks.list_labels(cfg.data.labelled) if has_kind(cfg.objective, LabelKind.NONE) else ()
-        read = lambda path, reader: _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)), kept)
+
+        def read(path, reader):
+            return _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)), kept)
+
         readers = {split: functools.partial(read, *found) for split, found in _list_readers(cfg.data).items()}
     return TaskSource(readers, lambda: list_classes(cfg), lambda: hash_content(cfg.data))
 

@@ -169,8 +169,7 @@ def split_usual_sentences(text: str, long: warnings_.WarningCounter | None = Non
     parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
     if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
         return parts
-    cut = lambda part: (part[start:end] for start, end in locate_sentences(part, long))
-    pieces = (cut(part) if len(part) > MAX_SENTENCE_LENGTH else [part] for part in parts)
+    pieces = (map(str.strip, split_text(part, long)) if len(part) > MAX_SENTENCE_LENGTH else [part] for part in parts)
     return list(itertools.chain.from_iterable(pieces))
 
 
@@ -343,7 +342,9 @@ def open_sources(data: config.Data) -> Corpus:
             with sources.name_source(data.sources, name):
                 yield from _read_split(source, split)
 
-    content = lambda: "".join(map(compute_fingerprint, opened.values())).encode()
+    def content():
+        return "".join(map(compute_fingerprint, opened.values())).encode()
+
     return Corpus(functools.partial(read, "train"), functools.partial(read, "validation"), content)
 
 
@@ -406,16 +407,24 @@ def open_language(data: config.Data) -> Corpus:
     The held-out ones have numbers of their own: they are the same however many training has.
     """
     language = data.language
-    sample = lambda start, count: itertools.islice(grammar.iterate_documents(language, start), count)
-    lexicon = lambda: grammar.build_grammar(language).words
+
+    def sample(start, count):
+        return itertools.islice(grammar.iterate_documents(language, start), count)
+
+    def lexicon():
+        return grammar.build_grammar(language).words
 
     def content():  # the fields, and documents: they show a change of the grammar or of its sampling
         first = list(sample(0, grammar.DOCUMENT_BATCH))
         parts = language, lexicon(), first, *grammar.list_ingredients(language).items()
         return hashlib.sha256(repr(parts).encode()).digest()
 
-    train = lambda: map(files.Document, sample(0, language.train_documents))
-    validation = lambda: map(files.Document, sample(FIRST_VALIDATION_NUMBER, language.validation_documents))
+    def train():
+        return map(files.Document, sample(0, language.train_documents))
+
+    def validation():
+        return map(files.Document, sample(FIRST_VALIDATION_NUMBER, language.validation_documents))
+
     return Corpus(train, validation, content, lexicon)
 
 

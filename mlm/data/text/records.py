@@ -293,7 +293,10 @@ def _read_arrow(path: str, select: ColumnSelector) -> Iterator[tuple[str, dict[s
 
 def _find_text_columns(path: str, schema: Any) -> dict[str, bool]:
     types = import_pyarrow(path, "pyarrow.types")
-    has_text = lambda kind: types.is_string(kind) or types.is_large_string(kind)
+
+    def has_text(kind):
+        return types.is_string(kind) or types.is_large_string(kind)
+
     return {
         field.name: has_text(field.type.value_type if types.is_dictionary(field.type) else field.type)
         for field in schema

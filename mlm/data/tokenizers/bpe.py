@@ -93,8 +93,8 @@ def build_tokenizer(model):
     def decode(ids):  # without the space before the first word
         return b"".join(bytes_V[i] for i in ids).decode(errors="replace").removeprefix(" ")
 
-    locate = lambda text: encode_with_offsets(tool, text, blank)
     blank = {i for i, piece in enumerate(pieces) if not piece.strip(SPACE)}
+    locate = functools.partial(encode_with_offsets, tool, blank=blank)
     starts_V = np.array([starts_word(piece) or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
     hide = make_mask_encoder(lambda: build_backend(entries, merges), range(len(pieces)), lstrip=True)
     tokenizer = Tokenizer("bpe", model, pieces, starts_V, encode_batch, decode, locate, hide)

@@ -78,7 +78,9 @@ def build_tokenizer(model):
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
-    decode = lambda ids: "".join(pieces[i] for i in ids).replace(SPACE, " ").strip()
+
+    def decode(ids):
+        return "".join(pieces[i] for i in ids).replace(SPACE, " ").strip()
 
     def locate(text):
         """Where normalization made several pieces of one character, each has its place."""

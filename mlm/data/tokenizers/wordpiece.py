@@ -81,7 +81,9 @@ def build_tokenizer(model):
     """The tokenizer of a serialized model: its entries, one a line."""
     pieces = model.decode().split("\n")
     tool = build_backend(pieces)
-    encode_batch = lambda texts: [encoding.ids for encoding in tool.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode_batch(texts):
+        return [encoding.ids for encoding in tool.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(ids):
         return " ".join(pieces[i] for i in ids).replace(" ##", "")

@@ -35,9 +35,16 @@ def build_words(model, has_mask=False):
     """The tokenizer of a serialized model: its words, one a line; has_mask: whether [MASK] in a text has its own id."""
     pieces = model.decode().split("\n")
     number = {word: i for i, word in enumerate(pieces) if i >= NUM_SPECIAL or (has_mask and i == MASK)}
-    encode_batch = lambda texts: [[number.get(word, UNK) for word in text.split()] for text in texts]
-    decode = lambda ids: " ".join(pieces[i] for i in ids)
-    locate = lambda text: (encode_batch([text])[0], [found.span() for found in re.finditer(r"\S+", text)])
+
+    def encode_batch(texts):
+        return [[number.get(word, UNK) for word in text.split()] for text in texts]
+
+    def decode(ids):
+        return " ".join(pieces[i] for i in ids)
+
+    def locate(text):
+        return encode_batch([text])[0], [found.span() for found in re.finditer(r"\S+", text)]
+
     tokenizer = Tokenizer("words", model, pieces, np.ones(len(pieces), bool), encode_batch, decode, locate)
     return tokenizer._replace(splits_at_spaces=True, document_pattern=UNUSUAL_SENTENCE_END)
 
@@ -67,10 +74,18 @@ def build_characters(model):
         raise errors.ConfigError(f"tokenizer: expected the characters as JSON ({errors.first_line(error)})") from None
     pieces = [*SPECIAL_TOKENS, *alphabet]
     number = {character: i for i, character in enumerate(alphabet, NUM_SPECIAL)}
-    encode = lambda text: [number.get(character, UNK) for character in text]
-    encode_batch = lambda texts: [encode(text) for text in texts]
-    decode = lambda ids: "".join(pieces[i] for i in ids)
-    locate = lambda text: (encode(text), [(i, i + (not character.isspace())) for i, character in enumerate(text)])
+
+    def encode(text):
+        return [number.get(character, UNK) for character in text]
+
+    def encode_batch(texts):
+        return [encode(text) for text in texts]
+
+    def decode(ids):
+        return "".join(pieces[i] for i in ids)
+
+    def locate(text):
+        return encode(text), [(i, i + (not character.isspace())) for i, character in enumerate(text)]
 
     def hide(text):
         parts = [(found[0], found.span()) for found in MASK_OR_CHARACTER.finditer(text)]

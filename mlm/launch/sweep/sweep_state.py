@@ -91,7 +91,10 @@ def read_state(cfg: config.Config) -> PointState:
         name, error = "damaged", run_damage or error_damage
     else:
         name = "failed" if error else "stopped" if records else "not started"
-    last = lambda key: next((record[key] for record in reversed(records) if key in record), None)
+
+    def last(key):
+        return next((record[key] for record in reversed(records) if key in record), None)
+
     step, left = last("step") or 0, ""
     if seconds := last("timed_seconds"):
         steps_left = range(step, cfg.train.steps)

@@ -134,8 +134,10 @@ def _read_dense_layers(tensors, modules) -> types.Params:
     leaves = LEAVES["dense"].items()
     if not all(f"{module}.{tensor}" in tensors for module in modules for tensor, _ in leaves):
         return {}
-    read = lambda module: {leaf: np.ascontiguousarray(tensors[f"{module}.{tensor}"].T) for tensor, leaf in leaves}
-    return {path: read(module) for module, path in modules.items()}
+    return {
+        path: {leaf: np.ascontiguousarray(tensors[f"{module}.{tensor}"].T) for tensor, leaf in leaves}
+        for module, path in modules.items()
+    }
 
 
 def name_encoder_class(config_json: Mapping[str, Any]) -> str:

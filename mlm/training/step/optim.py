@@ -130,7 +130,9 @@ def average_checkpoints(inner: Transformation, count: int, interval: int, steps:
 
     The mean is part of the state, so a run that is killed and continued ends with the same.
     """
-    init = lambda params: AverageState(jnp.int32(0), inner.init(params), jax.tree.map(jnp.zeros_like, params))
+
+    def init(params: types.Params) -> AverageState:
+        return AverageState(jnp.int32(0), inner.init(params), jax.tree.map(jnp.zeros_like, params))
 
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, AverageState]:
         updates, inner_state = inner.update(updates, state.inner, params)
@@ -155,7 +157,9 @@ def average_updates(inner: Transformation, decay: float) -> Transformation:
     after t updates has the weights of Adam's corrected moments (Kingma & Ba 2015, section 3): (1 - decay) decay^(t - i)
     / (1 - decay^t) for the parameters after update i, and none for the initial ones.
     """
-    init = lambda params: EmaState(jnp.int32(0), inner.init(params), jax.tree.map(jnp.copy, params))
+
+    def init(params: types.Params) -> EmaState:
+        return EmaState(jnp.int32(0), inner.init(params), jax.tree.map(jnp.copy, params))
 
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, EmaState]:
         raw_params = get_gradient_point(state, params)

@@ -118,7 +118,9 @@ def build_stable_adamw(optim: config.Optim, decay: Transformation, model: config
     is large where the second moment has not followed the gradient yet.
     """
     adam: Any = optax.scale_by_adam(optim.b1, optim.b2, optim.eps)
-    init = lambda params: (adam.init(params), decay.init(params))
+
+    def init(params: types.Params) -> Any:
+        return adam.init(params), decay.init(params)
 
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:
         directions, adam_state = adam.update(updates, state[0], params)
@@ -176,7 +178,8 @@ def build_muon(optim: config.Optim, decay: Transformation, model: config.Model) 
     def label(params: types.Params) -> types.Params:
         return tree_map_with_path(lambda path, leaf: "muon" if is_hidden_matrix(path, leaf) else "adamw", params)
 
-    list_axes = lambda tree: jax.tree.map(lambda _: MUON_AXES, tree)
+    def list_axes(tree: types.Params) -> types.Params:
+        return jax.tree.map(lambda _: MUON_AXES, tree)
 
     def scale(updates: types.Params, _: Any) -> types.Params:
         # An orthogonal matrix has the root mean square 1 / sqrt(the larger of its sizes).
@@ -215,7 +218,9 @@ def _map_tensors(function: Callable[..., Any], tree: types.Params, *trees: types
 
 def per_tensor(inner: Transformation) -> Transformation:
     """`inner` on each tensor alone: each layer of a stacked leaf is one. Its state is a state for each leaf."""
-    init = lambda params: _map_tensors(inner.init, params)
+
+    def init(params: types.Params) -> Any:
+        return _map_tensors(inner.init, params)
 
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:
         leaves, treedef = jax.tree_util.tree_flatten_with_path(updates)

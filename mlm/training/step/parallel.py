@@ -185,7 +185,9 @@ def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
             lambda x: x.reshape(-1, *x.shape[2:]), gather_to_host(compiled(state.params, batch, hparams))
         )
 
-    get_first = lambda tree: jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
+    def get_first(tree: Any):
+        return jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
+
     return Partitioner(
         put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *np.shape(x))), state),
         get_state=get_first,
@@ -203,7 +205,9 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
     devices = devices or jax.devices()
     mesh = make_mesh(devices, settings.num_slices)
     examples = jax.NamedSharding(mesh, sharding.make_example_spec(mesh))
-    constrain = lambda tree: jax.lax.with_sharding_constraint(tree, sharding.make_shardings(tree, mesh))
+
+    def constrain(tree: Any):
+        return jax.lax.with_sharding_constraint(tree, sharding.make_shardings(tree, mesh))
 
     def step(state: Any, batch: types.Batch, hparams: types.TracedHparams):
         state, metrics = train_step(sharding.FSDP(mesh, state.params, settings.reduce_dtype), state, batch, hparams)
@@ -217,7 +221,10 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
         def call_on_shards(params: types.Params, batch: types.Batch, hparams: types.TracedHparams):
             sharding_strategy = sharding.FSDP(mesh, params)
             in_specs = sharding.make_partition_specs(params, mesh), examples.spec, jax.P()
-            call = lambda shards, *values: function(*fixed, sharding_strategy.gather_params(shards), *values)
+
+            def call(shards: types.Params, *values: Any):
+                return function(*fixed, sharding_strategy.gather_params(shards), *values)
+
             return sharding.shard_map(call, mesh, in_specs, examples.spec)(params, batch, hparams)
 
         compiled = jax.jit(call_on_shards)
@@ -229,7 +236,9 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
         return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index])
 
     def make_restore_target(state: Any):
-        make_target = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+        def make_target(x: types.Array, sharding: Any):
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
         return jax.tree.map(make_target, state, sharding.make_shardings(state, mesh))
 
     on_cpu = devices[0].platform == "cpu"  # there a checkpoint is written from the state's own memory

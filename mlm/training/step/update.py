@@ -179,7 +179,9 @@ def compute_coupled_gradients(
     gather_params: trainable parameters -> all of them, as an objective reads them.
     """
     num_parts = cfg.train.grad_accum_steps
-    embed = lambda trainable_params, batch, key_B: coupling.embed(gather_params(trainable_params), model, batch, key_B)
+
+    def embed(trainable_params: types.Params, batch: types.Batch, key_B: jax.Array) -> jax.Array:
+        return coupling.embed(gather_params(trainable_params), model, batch, key_B)
 
     def loss_fn(embedding_BxTxD: jax.Array) -> tuple[jax.Array, tuple[types.BatchSums, Terms]]:
         losses = coupling.compare(embedding_BxTxD, batch, hparams, sharding.gather_examples)
@@ -275,7 +277,10 @@ def accumulate_gradients(
         shapes = jax.eval_shape(lambda: compute_pass(microbatches, 0))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         num_passes = num_masks * batch_warmup.count_microbatches(train, step)
-        add = lambda number, total: jax.tree.map(jnp.add, total, compute_pass(microbatches, number))
+
+        def add(number: Any, total: Any) -> tuple[types.Params, Any]:
+            return jax.tree.map(jnp.add, total, compute_pass(microbatches, number))
+
         return jax.lax.fori_loop(0, num_passes, add, zeros)
 
     microbatches = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), examples)
