@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -37,18 +36,20 @@ class Job(NamedTuple):
 
 
 class ClusterOption(NamedTuple):
-    """An option of one kind of cluster, --option=NAME=VALUE: a row of options.toml."""
+    """An option of one kind of cluster, --option=NAME=VALUE."""
 
     help: str
-    default: str = ""
-    required: bool = False
+    default: str | None = None  # None: the option is required
 
 
-def read_options(cluster: str, *shared: str) -> dict[str, ClusterOption]:
-    """The options of a kind of cluster, and of the shared ones those with these names."""
-    tables = tomllib.loads(Path(__file__).with_name("options.toml").read_text(encoding="utf-8"))
-    rows = tables[cluster] | {name: tables["shared"][name] for name in shared}
-    return {name: ClusterOption(**row) for name, row in rows.items()}
+VARIABLES_OPTION = ClusterOption(
+    "environment of the commands, as NAME=VALUE,NAME=VALUE, such as LIBTPU_INIT_ARGS=FLAGS or NCCL_DEBUG=INFO", ""
+)
+
+
+SETUP_OPTION = ClusterOption(
+    "shell lines before the commands, where these run, such as 'module load cuda; source ~/venv/bin/activate'", ""
+)
 
 
 class Cluster(Protocol):
@@ -188,7 +189,8 @@ def check_count(job: Job, name: str, low: int) -> None:
 def choose_table_options(cluster: Cluster, values: Mapping[str, str]) -> dict[str, str]:
     """The options of the job that makes the table of runs on an accelerator."""
     return {**values} | {
-        name: values[other] if other else cluster.OPTIONS[name].default for name, other in cluster.TABLE_OPTIONS.items()
+        name: values[other] if other else cluster.OPTIONS[name].default or ""
+        for name, other in cluster.TABLE_OPTIONS.items()
     }
 
 
@@ -201,7 +203,8 @@ def parse_options(known: Mapping[str, ClusterOption], words: Sequence[str]) -> d
         errors.require(bool(equals) and name not in values, "--option", word, "NAME=VALUE, each name once")
         values[name] = value
     for name, option in known.items():
-        if option.required and name not in values:
-            raise errors.ConfigError(f"--option={name}=... is missing: {option.help}")
-        values.setdefault(name, option.default)
+        if name not in values:
+            if option.default is None:
+                raise errors.ConfigError(f"--option={name}=... is missing: {option.help}")
+            values[name] = option.default
     return values

@@ -22,8 +22,32 @@ FILE: str = "tpu.sh"
 TOOLS: Sequence[str] = ("gcloud", "flock")
 BODY = Path(__file__).with_name(FILE)
 CAPACITY = {"on-demand": [], "spot": ["--spot"], "reserved": ["--reserved"]}
+INSTALL = (
+    "[ -x .venv/bin/python ] || { PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv && "
+    "export PATH=$PATH:~/.local/bin && uv venv --quiet --python=3.12 .venv && "
+    'uv pip install --quiet --editable ".[tpu,gs,tfds]"; }'
+)
 TABLE_OPTIONS: Mapping[str, str] = jobs.NO_OPTIONS
-OPTIONS: Mapping[str, ClusterOption] = jobs.read_options("tpu", "env", "setup")
+OPTIONS: Mapping[str, ClusterOption] = {
+    "zone": ClusterOption("the TPUs' zone, such as us-east5-a"),
+    "project": ClusterOption("the project, if not gcloud's default", ""),
+    "capacity": ClusterOption(
+        "on-demand, reserved or spot (may be preempted, and is then requested again)", "on-demand"
+    ),
+    "runtime": ClusterOption("gcloud's --runtime-version, if not the accelerator's default for JAX", ""),
+    "create": ClusterOption("more flags of gcloud compute tpus queued-resources create, such as --network=NAME", ""),
+    "ssh": ClusterOption(
+        "more flags of gcloud's ssh and scp, such as --tunnel-through-iap for hosts without addresses", ""
+    ),
+    "files": ClusterOption(
+        "files and folders here that commands read by relative paths, such as tasks,text: they are copied to the hosts",
+        "",
+    ),
+    "env": jobs.VARIABLES_OPTION,
+    "setup": jobs.SETUP_OPTION,
+    "install": ClusterOption("the shell command that makes .venv in the copy of the project on a host", INSTALL),
+    "restarts": ClusterOption("how often a failed command is restarted; preemptions do not count", "3"),
+}
 
 
 def check_job(job: Job) -> None:
