@@ -10,18 +10,12 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-
-def read_tables(path: Path) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file, whose lists are values of fields: tuples."""
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
-    return {
-        name: {field: tuple(value) if isinstance(value, list) else value for field, value in table.items()}
-        for name, table in content.items()
-    }
-
-
-_TABLES = read_tables(Path(__file__).with_suffix(".toml"))
-_ROWS = _TABLES.pop("recipes")
+_CONTENT = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_ROWS = _CONTENT.pop("recipes")
+_TABLES = {
+    name: {field: tuple(value) if isinstance(value, list) else value for field, value in table.items()}
+    for name, table in _CONTENT.items()
+}
 BERT_VOCABULARY, BERT, WETTIG = (_TABLES[name] for name in ("vocabulary", "bert", "wettig"))
 MODERN_BERT_STEPS = {"warmup": 2_765, "batch_warmup": 18_165, "short": 372_083, "long": 52_982, "decay": 10_596}
 MODERN_BERT_LENGTH = sum(MODERN_BERT_STEPS[name] for name in ("short", "long", "decay"))

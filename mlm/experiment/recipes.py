@@ -1,13 +1,8 @@
 """Recipes as the fields that experiments set: a small budget's, and the papers' with an accelerator's corpus."""
 
-from pathlib import Path
-
 from mlm.base import recipe_constants
 from mlm.experiment import grid, paper_recipes
 
-_TABLES = paper_recipes.read_tables(Path(__file__).with_suffix(".toml"))
-MODERN_BLOCK, BERT_GRID, MOSBACH = (_TABLES[name] for name in ("modern_block", "bert_grid", "mosbach"))
-LANGUAGES = {"language": {}} | {name: _TABLES["near_text"] | own for name, own in _TABLES["languages"].items()}
 # A small budget's recipe: no dropout (no row is seen often), [MASK] only (Wettig et al. 2022 find no use for the other
 # ways), and initial weights of 0.08. Rotary positions let a small Transformer find its neighbours within a hundred
 # steps; with sinusoidal ones it took six hundred, with learned ones most of the run. Gates that start with memories of
@@ -35,11 +30,54 @@ ARCHITECTURE_FIELDS = {
         "model.positions": recipe_constants.SMALL_POSITIONS,
     },
 }
+# A Transformer's block with what encoders changed since BERT, as experiments/modern_bert.py takes it one by one: the
+# local layers' window is of that experiment's rows of 128 tokens.
+MODERN_BLOCK = {
+    "model.norm_placement": "pre",
+    "model.positions": "rotary",
+    "model.activation": "geglu",
+    "model.bias": "output",
+    "model.norm": "rmsnorm",
+    "model.local_window": 16,
+    "model.qk_norm": True,
+}
 
 # What each architecture learned best by in it, of what experiments/architectures.py tried (scale trials; its table).
 TUNED_FIELDS = {
     member: {"optim.learning_rate": 8e-3 if member == "gru" else 4e-3, "train.batch_size": 16}
     for member in ARCHITECTURE_FIELDS
+}
+
+# Languages near a text by its statistics (docs/design/language.md, "Beside text"), of which nothing else is in them.
+NEAR_TEXT = {
+    "data.language.vocab_size": 20_000,
+    "data.language.favorite_prob": 0.4,
+    "data.language.num_scenes": 4,
+    "data.language.protagonist_prob": 0.2,
+    "data.language.topic_strength": 5.0,
+}
+LANGUAGES = {
+    "language": {},
+    "wikipedia": NEAR_TEXT
+    | {
+        "data.language.zipf_exponent": 0.9,
+        "data.language.num_favorites": 3,
+        "data.language.ambiguity_prob": 0.1,
+        "data.language.scene_prob": 0.4,
+        "data.language.scene_keep_prob": 0.7,
+        "data.language.recall_prob": 0.2,
+        "data.language.modifier_continue_prob": 0.3,
+    },
+    "novels": NEAR_TEXT
+    | {
+        "data.language.zipf_exponent": 1.1,
+        "data.language.num_favorites": 8,
+        "data.language.ambiguity_prob": 0.3,
+        "data.language.scene_prob": 0.6,
+        "data.language.num_topics": 4,
+        "data.language.word_order_prob": 0.95,
+        "data.language.recall_prob": 0.8,
+    },
 }
 
 
@@ -88,6 +126,20 @@ QUICK_TASKS = {"downstream.tasks": "topic", "downstream.learning_rates": (1e-3,)
 TEXT_TASKS = QUICK_TASKS | {"downstream.tasks": "sst2", "downstream.path": "texts", "downstream.epochs": (0.5,)}
 LAPTOP_TASKS = {"downstream.tasks": "topic", "downstream.learning_rates": (1e-3,), "downstream.seeds": 3}
 PAPER_TASKS = {"downstream.tasks": "mnli,qnli,qqp,sst2", "downstream.path": "tasks", "downstream.seeds": 3}
+
+# Grids of fine-tuning. Devlin et al. 2019, appendix A.3; and for sets of a few thousand examples Mosbach et al. 2021
+# (arXiv:2006.04884), who take longer, with more warm-up, and choose nothing: fewer of theirs fail.
+BERT_GRID = {
+    "downstream.learning_rates": (5e-5, 3e-5, 2e-5),
+    "downstream.epochs": (2.0, 3.0, 4.0),
+    "downstream.batch_sizes": (16, 32),
+}
+MOSBACH = {
+    "downstream.learning_rates": (2e-5,),
+    "downstream.epochs": (20.0,),
+    "downstream.batch_sizes": (16,),
+    "downstream.variants": "optim.warmup_fraction=0.1 train.group_by_length=False",
+}
 
 # An accelerator's: English Wikipedia as prepared by TensorFlow Datasets, whose size and contents are not those of the
 # papers' own corpora (with books, news or the web beside), and WordPiece of BERT's size.
