@@ -4,7 +4,6 @@ import json
 import random
 import re
 import shutil
-import tomllib
 import types
 from pathlib import Path
 
@@ -14,11 +13,11 @@ from small import get_refusal, small_config, train_config
 
 import mlm
 from mlm.base import errors, fields, files
+from mlm.base.flag import Flag
 from mlm.cli import evaluate
 from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
 from mlm.evaluation.evaluations import EvaluationCase, make_evaluation
-from mlm.evaluation.flags import parse_flags
 from mlm.inference import forward_passes, pseudo_likelihood
 from mlm.launch.sweep import sweep_state
 from mlm.report import summary
@@ -258,12 +257,12 @@ def test_the_evaluation_of_the_documentation_is_in_the_flags_and_in_the_tables(r
     cfg, _ = run
     diffs = re.findall(r"```diff\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
     (diff,) = (one for one in diffs if "mlm/evaluation/unknown_tokens.py" in one)
-    added = {name: re.sub(r"(?m)^\+", "", part) for name, part in re.findall(r"--- (\S+)\n((?:\+.*\n)+)", diff)}
+    _, file = re.split(r"--- mlm/evaluation/unknown_tokens.py\n", diff)
     module = types.ModuleType("unknown_tokens")
-    exec(added["mlm/evaluation/unknown_tokens.py"], module.__dict__)
+    exec("".join(line[1:] for line in file.splitlines(keepends=True)), module.__dict__)
     monkeypatch.setitem(evaluation_tasks.EVALUATIONS, "unknown_tokens", make_evaluation(module))
-    found = parse_flags(tomllib.loads(added["mlm/evaluation/flags.toml"]))
-    monkeypatch.setitem(evaluate.FLAGS, "unknown_tokens", found["unknown_tokens"])
+    (row,) = re.findall(r'"unknown_tokens": (\("vocabulary".*\)),', diff)
+    monkeypatch.setitem(evaluate.FLAGS, "unknown_tokens", eval(row, {"Flag": Flag}))
     assert "--unknown_in GLOBS" in evaluate.make_parser().format_help()
     (tmp_path / "a.txt").write_text("the zyzzyva")
     evaluate.main(["evaluate", cfg.workdir, f"--unknown_in={tmp_path / 'a.txt'}"])

@@ -69,7 +69,7 @@ class Evaluation(NamedTuple):
     check: Callable[[config.Config], None] = lambda cfg: None
     # The results by case -> their summary; {} for none.
     summarize: Callable[[Mapping[str, dict]], dict] = lambda results: {}
-    # Reads what its flags of mlm evaluate (flags.toml) name; returns the function from a run to its cases.
+    # Reads what its flags of mlm evaluate (flags.py) name; returns the function from a run to its cases.
     read_flags: Callable[[argparse.Namespace], Callable[[TrainedRun], list[EvaluationCase]]] | None = None
     # Contents -> the scores that tables of several runs show.
     list_scores: Callable[[Mapping[str, Any]], Iterable[EvaluationScore]] = lambda contents: ()
