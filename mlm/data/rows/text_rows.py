@@ -8,6 +8,9 @@ import contextlib
 import functools
 import itertools
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +67,7 @@ class Packer(NamedTuple):
         if processes <= 1:
             return _list_with_progress(itertools.starmap(self.get_or_make_shard, calls), sizes)
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of JAX's threads
-        with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
+        with concurrent.futures.ProcessPoolExecutor(processes, context, _end_with_parent) as pool:
             futures = [pool.submit(self.get_or_make_shard, *call) for call in calls]
             try:
                 return _list_with_progress((future.result() for future in futures), sizes)
@@ -199,6 +202,18 @@ def _plan_shards(data, shard_mb, content):  # content: of the files, which anoth
 @functools.lru_cache(2)
 def _build_tokenizer(kind, model):
     return kinds.BUILDERS[kind](model)
+
+
+def _end_with_parent():
+    """In a process of a pool: ends it when its parent has ended, by a kill too. Ctrl-C is the parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def wait():
+        if parent := multiprocessing.parent_process():
+            parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _isolates(pack):
