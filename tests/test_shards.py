@@ -235,7 +235,7 @@ def test_the_command_says_where_processes_have_no_shard_and_what_makes_more(tmp_
         entry.run_command(words)
         assert "can work" not in capsys.readouterr().err  # nobody asked for processes
         entry.run_command([*words, "--processes=3"])
-        (size,) = re.findall(r"--processes=3: 1 can work.*config\.pack\.shard_mb=([\d.]+),", capsys.readouterr().err)
+        (size,) = re.findall(r"--processes=3: 1 can work.*config\.pack\.shard_mb=([\d.e-]+),", capsys.readouterr().err)
         cfg = small_config(
             **{name.replace(".", "__"): value for name, value in fields_.items()}, pack__shard_mb=float(size)
         )

@@ -174,8 +174,8 @@ def warn_of_few_shards(cfg: config.Config, processes: int) -> None:
     most = max(len(corpus.plan_shards(data, size)) if size else 1 for data, size in sizes.items())
     remedy = "only files of text are divided into more"
     if cfg.pack.mode != "stream" and (num_bytes := max(map(corpus.count_bytes, parts))):
-        size = max(0.01, round(num_bytes / text_rows.MEGABYTE / processes / 2, 2))
-        remedy = f"config.pack.shard_mb={size:g}, here and for mlm train, makes more of what can be divided"
+        size = num_bytes / text_rows.MEGABYTE / processes / 2
+        remedy = f"config.pack.shard_mb={size:.3g}, here and for mlm train, makes more of what can be divided"
     if most < processes:
         logging.warning(f"--processes={processes}: {most} can work, one a shard; {remedy}")
 

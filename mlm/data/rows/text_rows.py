@@ -9,7 +9,6 @@ import functools
 import itertools
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -206,12 +205,12 @@ def _build_tokenizer(kind, model):
 
 def _end_with_parent():
     """In a process of a pool: ends it when its parent has ended, by a kill too. Ctrl-C is the parent's."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setpgid(0, 0)
 
     def wait():
         if parent := multiprocessing.parent_process():
             parent.join()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
 
