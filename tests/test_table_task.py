@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 
 import pytest
 from hub_folders import make_head_folder
@@ -10,6 +11,7 @@ from small import get_refusal
 
 import mlm
 from mlm.cli import finetune, use
+from mlm.data.rows import pack
 from mlm.data.tasks import splits, table_task, task_file, tasks
 from mlm.inference import prediction
 
@@ -71,6 +73,9 @@ def test_all_rows_are_examples_of_what_the_labels_are(tmp_path, label, objective
     given = [((split(row["one"]) if objective == "tagging" else (row["one"],)), convert(row["label"])) for row in rows]
     assert sorted(examples["train"] + examples["validation"]) == sorted(given)
     assert f"{len(examples['validation'])} held out" in task.description
+    classes = splits.list_classes(cfg)
+    shutil.rmtree(task.path.parent)  # of which a trained model needs nothing
+    assert pack.build_dataset_info(cfg, 9).classes == classes
 
 
 def test_what_is_held_out_has_labels_that_the_others_have(tmp_path):

@@ -93,7 +93,7 @@ def _make_examples_path(folder: Path, split: str) -> Path:
 
 def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray) -> types.DatasetInfo:
     """What a program must know of a task, whose classes are those of its config or its files."""
-    return describe_classes(cfg, vocab_size, unigram_V, splits.open_task(cfg).get_classes())
+    return describe_classes(cfg, vocab_size, unigram_V, splits.list_classes(cfg))
 
 
 def describe_classes(
