@@ -43,7 +43,7 @@ def read_task(path):
     source = splits.open_task(cfg)
     return cfg, {
         split: [(example.words or example.texts, example.label) for example in read_split()]
-        for split, read_split in source.splits.items()
+        for split, read_split in source.items()
     }
 
 

@@ -108,7 +108,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         verbalizers = {label: default.verbalizers[label] for label in labels}
     source = splits.open_task(cfg)
     label_index = {label: index for index, label in enumerate(labels)}
-    read_examples = lambda split: [[*example.texts, label_index[example.label]] for example in source.splits[split]()]
+    read_examples = lambda split: [[*example.texts, label_index[example.label]] for example in source[split]()]
     score_names = scores.parse_score_names(cfg, SCORE_NAMES)
     if "f1" in score_names:
         scores.build_score("f1", "weight", labels)  # of two labels alone
