@@ -143,7 +143,7 @@ def test_formats_give_the_same_task_and_rows_without_text_or_label_are_counted(t
 @pytest.mark.parametrize(
     ("rows", "columns", "said"),
     [
-        (draw_rows(), {"label": "labl"}, "did you mean 'label'?"),
+        (draw_rows(), {"label": "labl"}, "t.csv, whose first line has their names: no column 'labl'"),
         (draw_rows(), {"text": "on"}, "--text = 'on': expected a column of texts"),
         (draw_rows(label=lambda draw, text: "a"), {}, "two different labels or more"),
         (draw_rows(9), {}, "leaves one side empty"),
@@ -187,7 +187,7 @@ def test_a_table_comes_back_with_all_rows_and_columns_and_predictions(plain, tmp
         probabilities = [[row[name] for name in names if row[name]] for row in (one, other)]
         assert one["predicted"] == other["predicted"] and probabilities[0] == pytest.approx(probabilities[1])
     for change, said in (
-        ({"text": "words", "id": "name"}, "a column of texts"),
+        ({"text": "words", "id": "name"}, "predict: text_column = 'text': expected a column of texts"),
         ({"id": "predicted"}, "no column of this name"),
     ):
         wrong = write_csv(
@@ -211,7 +211,7 @@ def test_a_table_that_cannot_be_read_or_has_no_rows_is_refused_in_a_line(plain, 
         tmp_path / ("t.csv" if content[0] == "t" else "t.jsonl"),
     )
     path.write_text(content)
-    get_refusal(use.main, ["predict", str(folder), str(path)])
+    assert str(path) in get_refusal(use.main, ["predict", str(folder), str(path)])
     get_refusal(table_task.write_task, str(path), tmp_path, COLUMNS, 0.2, 0)
 
 

@@ -414,7 +414,8 @@ def main(words: list[str]) -> None:
 
     answers = chosen.answer(args, load)
     first = list(itertools.islice(answers, 1))
-    errors.require(bool(first), words[0], args.file if chosen.out else "", "a text that the model reads tokens of")
+    given = (args.texts or [args.file])[0] if chosen.out else ""
+    errors.require(bool(first), words[0], given, "a text that the model reads tokens of")
     answers = itertools.chain(first, answers)
     found = [{"written": args.out, "records": write_records(out, answers)}] if out else list(answers)
     if args.json:

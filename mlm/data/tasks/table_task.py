@@ -115,7 +115,8 @@ def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow]
 
     def select(has_text):
         if columns["label"]:
-            examples.require_column(columns["label"], list(has_text), f"--label: {path}")
+            header = ", whose first line has their names" if kind in records.DELIMITERS else ""
+            examples.require_column(columns["label"], list(has_text), f"--label: {path}{header}")
         others = {name: is_text for name, is_text in has_text.items() if name != columns["label"]}
         wanted = {"text": columns["text"] or records.DEFAULT_COLUMN}
         wanted |= {flag: columns[flag] for flag in ("text_pair", "negative") if columns[flag]}
