@@ -102,3 +102,11 @@ def test_a_text_that_is_not_there_is_said_when_a_sweep_checks_its_points(tmp_pat
     cfg = resolution.resolve(config.Config(), {"data.path": "nowhere/*.txt", "workdir": str(tmp_path / "run")})
     with pytest.raises(errors.ConfigError, match=r"^config.data.path = 'nowhere/\*.txt': no file matches"):
         loop.check(cfg)
+
+
+def test_a_folder_without_text_is_told_from_a_name_that_is_wrong(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.pdf").write_bytes(b"%PDF")
+    for name, said in (("texts", "the folder has no text"), ("text", "did you mean")):
+        with pytest.raises(errors.ConfigError, match=f"no file matches .*{said}"):
+            corpus.count_bytes(config.Data(corpus="text", path=f"{tmp_path}/{name}"))

@@ -4,6 +4,10 @@ import itertools
 import os
 import random
 import re
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,6 +91,40 @@ def test_what_is_packed_depends_on_no_number_of_processes(tmp_path):
         digest(pack.load_dataset(make_config(folder, tmp_path / str(count)), processes=count)) for count in (1, 2)
     )
     assert one == two
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
+def test_no_process_outlives_a_command_that_is_killed(tmp_path):
+    folder = write_texts(tmp_path / "texts", random.Random(9), count=32)
+    words = [f"data.path={folder}", "data.document_boundary=line", "tokenizer.kind=words", "tokenizer.vocab_size=12"]
+    words += ["pack.seq_len=16", "pack.shard_mb=0.001", f"data.cache_dir={tmp_path}/cache", "--processes=2"]
+    command = subprocess.Popen([sys.executable, "-m", "mlm", "pack", *words])
+    try:
+        while not [*(tmp_path / "cache").glob("shard-*")]:
+            assert command.poll() is None
+            time.sleep(0.05)
+        workers = list_children(command.pid)
+    finally:
+        command.kill()
+        command.wait()
+    deadline = time.monotonic() + 300
+    while set(map(read_parent, workers)) - {None} and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(workers) >= 2 and set(map(read_parent, workers)) == {None}
+
+
+def read_parent(pid):
+    """The parent of a process; None: it has ended."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return None
+    return None if state == "Z" else int(parent)
+
+
+def list_children(pid):
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and read_parent(name) == pid]
 
 
 def change_unseen(path):
@@ -184,3 +222,25 @@ def test_a_file_of_which_no_line_starts_a_document_stays_whole(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("a line\n" * 1000)
     assert files.divide_file(str(path), files.make_boundary("", "Title .*"), 500) == [files.FilePart(str(path))]
+
+
+def test_the_command_says_where_processes_have_no_shard_and_what_makes_more(tmp_path, capsys):
+    folder = write_texts(tmp_path / "texts", random.Random(8), count=16)
+    table = f'[[sources]]\nname = "x"\nweight = 1\npath = "{folder}"\ndocument_boundary = "line"\n'
+    (tmp_path / "corpus.toml").write_text(table)
+    alone = {"data.path": folder, "data.document_boundary": "line"}
+    for fields_ in (alone, {"data.sources": f"{tmp_path}/corpus.toml"}):
+        fields_ |= {"tokenizer.kind": "words", "tokenizer.vocab_size": 12, "pack.seq_len": 16}
+        words = ["pack", *itertools.starmap("{}={}".format, fields_.items()), f"data.cache_dir={tmp_path}/cache"]
+        entry.run_command(words)
+        assert "can work" not in capsys.readouterr().err  # nobody asked for processes
+        entry.run_command([*words, "--processes=3"])
+        (size,) = re.findall(r"--processes=3: 1 can work.*config\.pack\.shard_mb=([\d.e-]+),", capsys.readouterr().err)
+        cfg = small_config(
+            **{name.replace(".", "__"): value for name, value in fields_.items()}, pack__shard_mb=float(size)
+        )
+        pack.warn_of_few_shards(cfg, 3)
+        assert "can work" not in capsys.readouterr().err
+    with pytest.raises(errors.ConfigError, match=r"corpus\.toml: source 'x': path"):
+        (tmp_path / "corpus.toml").write_text(table.replace(folder, "absent"))
+        entry.run_command(["pack", f"data.sources={tmp_path}/corpus.toml", "--processes=3"])

@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 
 import pytest
 from hub_folders import make_head_folder
@@ -10,6 +11,7 @@ from small import get_refusal
 
 import mlm
 from mlm.cli import finetune, use
+from mlm.data.rows import pack
 from mlm.data.tasks import splits, table_task, task_file, tasks
 from mlm.inference import prediction
 
@@ -41,7 +43,7 @@ def read_task(path):
     source = splits.open_task(cfg)
     return cfg, {
         split: [(example.words or example.texts, example.label) for example in read_split()]
-        for split, read_split in source.splits.items()
+        for split, read_split in source.items()
     }
 
 
@@ -71,6 +73,9 @@ def test_all_rows_are_examples_of_what_the_labels_are(tmp_path, label, objective
     given = [((split(row["one"]) if objective == "tagging" else (row["one"],)), convert(row["label"])) for row in rows]
     assert sorted(examples["train"] + examples["validation"]) == sorted(given)
     assert f"{len(examples['validation'])} held out" in task.description
+    classes = splits.list_classes(cfg)
+    shutil.rmtree(task.path.parent)  # of which a trained model needs nothing
+    assert pack.build_dataset_info(cfg, 9).classes == classes
 
 
 def test_what_is_held_out_has_labels_that_the_others_have(tmp_path):
@@ -138,7 +143,7 @@ def test_formats_give_the_same_task_and_rows_without_text_or_label_are_counted(t
 @pytest.mark.parametrize(
     ("rows", "columns", "said"),
     [
-        (draw_rows(), {"label": "labl"}, "did you mean 'label'?"),
+        (draw_rows(), {"label": "labl"}, "t.csv, whose first line has their names: no column 'labl'"),
         (draw_rows(), {"text": "on"}, "--text = 'on': expected a column of texts"),
         (draw_rows(label=lambda draw, text: "a"), {}, "two different labels or more"),
         (draw_rows(9), {}, "leaves one side empty"),
@@ -182,13 +187,19 @@ def test_a_table_comes_back_with_all_rows_and_columns_and_predictions(plain, tmp
         probabilities = [[row[name] for name in names if row[name]] for row in (one, other)]
         assert one["predicted"] == other["predicted"] and probabilities[0] == pytest.approx(probabilities[1])
     for change, said in (
-        ({"text": "words", "id": "name"}, "a column of texts"),
+        ({"text": "words", "id": "name"}, "predict: text_column = 'text': expected a column of texts"),
         ({"id": "predicted"}, "no column of this name"),
     ):
         wrong = write_csv(
             tmp_path / "wrong.csv", [{change.get(name, name): x for name, x in row.items()} for row in rows]
         )
         assert said in get_refusal(use.main, ["predict", str(folder), wrong])
+    (tmp_path / "lines.txt").write_text("the old horse\n")
+    for absent in (f"{tmp_path}/nwe.csv", f"{tmp_path}/lines.txt"):  # no texts, though they might be
+        assert "a table that is there" in get_refusal(use.main, ["predict", str(folder), absent])
+    before = out.read_text()
+    assert "--out" in get_refusal(use.main, ["predict", str(folder), str(out), f"--out={out}"])
+    assert out.read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -200,7 +211,7 @@ def test_a_table_that_cannot_be_read_or_has_no_rows_is_refused_in_a_line(plain, 
         tmp_path / ("t.csv" if content[0] == "t" else "t.jsonl"),
     )
     path.write_text(content)
-    get_refusal(use.main, ["predict", str(folder), str(path)])
+    assert str(path) in get_refusal(use.main, ["predict", str(folder), str(path)])
     get_refusal(table_task.write_task, str(path), tmp_path, COLUMNS, 0.2, 0)
 
 

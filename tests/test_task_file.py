@@ -59,7 +59,7 @@ def test_a_task_file_says_what_flags_say(folder):
     said |= {"data.corpus": "task", "data.task": "own", "data.task_path": str(folder / "files")}
     cfg = fill_derived_fields(tasks.DERIVED_FIELDS, fields.override(config.Config(), said))
     assert found.name == "reviews" and tasks.resolve_task(found.fields) == cfg and cfg.objective == "classification"
-    assert len(list(splits.open_task(cfg).splits["train"]())) == 80
+    assert len(list(splits.open_task(cfg)["train"]())) == 80
 
 
 def test_a_fine_tuning_records_the_file_and_the_command_line_overrides_it(folder, monkeypatch):

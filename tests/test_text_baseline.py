@@ -49,7 +49,7 @@ def test_its_scores_are_scikit_learns_of_the_same_predictions(cfg, monkeypatch):
     )
     (case,) = text_baseline.list_due_cases(cfg)
     result = text_baseline.evaluate(types.SimpleNamespace(cfg=cfg), case, lambda: None)["scores"]
-    gold = np.array([example.label == "good" for example in text_baseline.splits.open_task(cfg).splits["validation"]()])
+    gold = np.array([example.label == "good" for example in text_baseline.splits.open_task(cfg)["validation"]()])
     assert result["accuracy"] == pytest.approx(metrics.accuracy_score(gold, predictions[0]))
     assert result["f1"] == pytest.approx(metrics.f1_score(gold, predictions[0]))
     assert result["matthews"] == pytest.approx(metrics.matthews_corrcoef(gold, predictions[0]))

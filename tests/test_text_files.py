@@ -161,7 +161,7 @@ def test_labels_of_one_value_are_one_class(labels, tmp_path):
     values = ['"caf\u00e9"', '"cafe\u0301"', 1, 1.0, "1e0", 1e16, 10**16]
     (tmp_path / "a").write_text("".join(map(line, values)))
     task = splits.open_task(config.Config(objective="classification", data=data))
-    assert {example.label for example in task.splits["train"]()} == {"1", "1" + "0" * 16, "caf\u00e9"}
+    assert {example.label for example in task["train"]()} == {"1", "1" + "0" * 16, "caf\u00e9"}
     for value in ("NaN", "-Infinity", "1e999", r'"\ud800"'):
         (tmp_path / "a").write_text(line(1) + line(value))
-        assert "a, line 2: label" in get_refusal(lambda: list(task.splits["train"]()))
+        assert "a, line 2: label" in get_refusal(lambda: list(task["train"]()))

@@ -49,6 +49,8 @@ def main(words: list[str]) -> None:
     cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
     processes = args.processes or os.cpu_count() or 1
     start = time.monotonic()
+    if args.processes and not args.tasks:
+        pack.warn_of_few_shards(cfg, processes)
     if args.tasks:
         packers = pack.make_packers(cfg)
         firsts = [*itertools.accumulate((len(packer.shards) for packer in packers), initial=0)]

@@ -221,6 +221,8 @@ def predict(args, load) -> Iterator[dict]:
     """Records of the predicted labels, of each word if the task is tagging; or the rows of a table with them."""
     path = args.file if not args.texts else args.texts[0] if len(args.texts) == 1 and not args.file else ""
     is_table = os.path.isfile(path) and records.detect_kind(path) != records.TEXT
+    is_name = args.texts == [path] and records.has_known_ending(path) and not path.count(" ")
+    errors.require(is_table or not is_name, "predict", path, "a table that is there, a text, or --file=TEXTS")
     texts = [] if is_table else read_texts(args.texts, args.file)
     from mlm.inference import prediction
 
@@ -399,7 +401,10 @@ def main(words: list[str]) -> None:
         serve(args)
         return
     chosen = COMMANDS[words[0]]
-    out = check_output(args.out, ".csv", ".jsonl") if chosen.out == RECORDS and args.out else None
+    out = None
+    if chosen.out == RECORDS and args.out:
+        out = check_output(args.out, ".csv", ".jsonl")
+        errors.require(args.out not in (args.file, *args.texts), "--out", args.out, "no file that is read")
 
     def load(step: int | None = None):
         from mlm.inference import pretrained_io
@@ -409,7 +414,8 @@ def main(words: list[str]) -> None:
 
     answers = chosen.answer(args, load)
     first = list(itertools.islice(answers, 1))
-    errors.require(bool(first), words[0], args.file if chosen.out else "", "a text that the model reads tokens of")
+    given = (args.texts or [args.file])[0] if chosen.out else ""
+    errors.require(bool(first), words[0], given, "a text that the model reads tokens of")
     answers = itertools.chain(first, answers)
     found = [{"written": args.out, "records": write_records(out, answers)}] if out else list(answers)
     if args.json:

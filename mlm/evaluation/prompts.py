@@ -110,7 +110,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
     label_index = {label: index for index, label in enumerate(labels)}
 
     def read_examples(split):
-        return [[*example.texts, label_index[example.label]] for example in source.splits[split]()]
+        return [[*example.texts, label_index[example.label]] for example in source[split]()]
 
     score_names = scores.parse_score_names(cfg, SCORE_NAMES)
     if "f1" in score_names:

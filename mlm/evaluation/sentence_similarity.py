@@ -76,9 +76,9 @@ def list_cases(field: str, path: str) -> list[EvaluationCase]:
     with errors.name_place(f"{field} = {path!r}"):
         source = splits.open_task(cfg)
         pairs = {
-            split_name: [[*example.texts, example.label] for example in source.splits[split]()]
+            split_name: [[*example.texts, example.label] for example in source[split]()]
             for split_name, split in SPLITS.items()
-            if split in source.splits
+            if split in source
         }
     return [
         EvaluationCase("sts", f"{name}/{split_name}", {"pairs": split_pairs, "format": FORMAT})

@@ -73,9 +73,9 @@ def compute_scores(cfg: config.Config) -> dict[str, float]:
     sklearn_text = extras.import_extra("sklearn.feature_extraction.text", "baseline", FIELD)
     linear_model = extras.import_extra("sklearn.linear_model", "baseline", FIELD)
     source = splits.open_task(cfg)
-    classes, splits_read = source.get_classes(), {}
+    classes, splits_read = splits.list_classes(cfg), {}
     for split in ("train", "validation"):
-        examples = list(source.splits[split]())
+        examples = list(source[split]())
         examples = examples[: cfg.eval.max_examples or None] if split == "validation" else examples
         texts = [" ".join(example.texts) for example in examples]
         splits_read[split] = texts, np.array([classes.index(example.label) for example in examples])

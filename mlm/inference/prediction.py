@@ -102,7 +102,7 @@ def predict_table(model, path: str, batch_rows: int = BATCH_ROWS) -> Iterator[di
         for name in columns:
             is_name = name in has_text or (name and not name.isdecimal())
             wanted = name if is_name else records.DEFAULT_COLUMN
-            chosen.append(records.choose_column("--file", path, wanted, has_text))
+            chosen.append(records.choose_column("predict: text_column", path, wanted, has_text))
         errors.require(len({*chosen}) == len(chosen), path, chosen, "two columns of texts, named as in training")
         return list(has_text)
 

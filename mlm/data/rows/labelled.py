@@ -33,7 +33,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
     if cfg.data.task in tasks.LANGUAGE_TASKS:
         tokenizer = words.recognize_mask_token(tokenizer)
     source = splits.open_task(cfg)
-    inputs: dict[str, Any] = {"format": PREPROCESSORS[cfg.objective].format, "corpus": source.hash_content()}
+    inputs: dict[str, Any] = {"format": PREPROCESSORS[cfg.objective].format, "corpus": splits.hash_content(cfg.data)}
     inputs["objective"] = cfg.objective
     if tasks.takes_pairs(cfg.data):  # else, and at their defaults, the inputs stay those of older caches
         if hub_model.count_pair_separators(tokenizer) > 1:
@@ -41,7 +41,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
         if cfg.model.type_vocab_size == 1:
             inputs["types"] = 1
     label_counts: Counter = Counter()
-    get_classes = functools.cache(source.get_classes)
+    get_classes = functools.cache(lambda: splits.list_classes(cfg))
 
     def count_labels(examples):
         for example in examples:
@@ -52,7 +52,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
             yield example
 
     def write(split, writer, folder):
-        examples = source.splits[split]()
+        examples = source[split]()
         examples = count_labels(examples) if split == "train" else examples
         return _write_split(writer, cfg, examples, tokenizer, get_classes(), folder, split)
 
@@ -67,11 +67,11 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
 
     inputs = columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len)
     seq_len, vocab_size = cfg.pack.seq_len * tasks.count_sequences(cfg), tokenizer.vocab_size
-    layout = columns.Layout(_list_columns(cfg, vocab_size), tuple(source.splits), vocab_size, seq_len)
+    layout = columns.Layout(_list_columns(cfg, vocab_size), tuple(source), vocab_size, seq_len)
     make = lambda folder: columns.write_splits(folder, layout, write) | summarize()
     packed = columns.load_dataset(cfg.data.cache_dir, tokenizer, inputs, layout, make, describe, verify=verify)
-    _report_truncation(cfg, packed, source.splits)
-    for arrays in map(packed.get_split, source.splits):
+    _report_truncation(cfg, packed, source)
+    for arrays in map(packed.get_split, source):
         segments_NxExL = arrays["segments"].reshape(len(arrays["ids"]), tasks.count_sequences(cfg), -1)
         arrays[loader.NUM_TOKENS] = np.count_nonzero(segments_NxExL, axis=-1)
     return packed
@@ -93,7 +93,7 @@ def _make_examples_path(folder: Path, split: str) -> Path:
 
 def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray) -> types.DatasetInfo:
     """What a program must know of a task, whose classes are those of its config or its files."""
-    return describe_classes(cfg, vocab_size, unigram_V, splits.open_task(cfg).get_classes())
+    return describe_classes(cfg, vocab_size, unigram_V, splits.list_classes(cfg))
 
 
 def describe_classes(

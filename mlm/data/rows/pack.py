@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 
 from mlm.base import buckets, config, errors, files, phases, types
 from mlm.base.fields import DerivedField
@@ -14,8 +15,8 @@ from mlm.data.language import grammar, translation
 from mlm.data.rows import labelled, mixture, parallel_text, text_rows
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.tasks import tasks
+from mlm.data.text import corpus, sources
 from mlm.data.text import parallel_text as pairs
-from mlm.data.text import sources
 from mlm.data.text.files import forget_digests
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
@@ -155,8 +156,7 @@ def make_packers(cfg: config.Config) -> list[text_rows.Packer]:
     Raises ConfigError where all is packed as a whole.
     """
     by_length = {phase.cfg.pack.seq_len: phase.cfg for phase in phases.list_phases(cfg)}
-    parts = [data for _, data in sources.list_sources(cfg.data)] if cfg.data.sources else [cfg.data]
-    divided = [data for data in parts if text_rows.find_shard_mb(data, cfg.pack)]
+    divided = [data for data in _list_parts(cfg) if text_rows.find_shard_mb(data, cfg.pack)]
     expected = "MB of a shard of text files, less than they all have; this corpus is packed as a whole"
     errors.require(bool(divided), "config.pack.shard_mb", cfg.pack.shard_mb, expected)
     tokenizer = load_tokenizer(cfg)
@@ -165,6 +165,26 @@ def make_packers(cfg: config.Config) -> list[text_rows.Packer]:
         for own in by_length.values()
         for data in divided
     ]
+
+
+def warn_of_few_shards(cfg: config.Config, processes: int) -> None:
+    """Warns where there are fewer shards than processes, with the field that makes more of them."""
+    parts = _list_parts(cfg)
+    sizes = {data: int(text_rows.find_shard_mb(data, cfg.pack) * text_rows.MEGABYTE) for data in parts}
+    most = max(len(corpus.plan_shards(data, size)) if size else 1 for data, size in sizes.items())
+    remedy = "only files of text are divided into more"
+    if cfg.pack.mode != "stream" and (num_bytes := max(map(corpus.count_bytes, parts))):
+        size = num_bytes / text_rows.MEGABYTE / processes / 2
+        remedy = f"config.pack.shard_mb={size:.3g}, here and for mlm train, makes more of what can be divided"
+    if most < processes:
+        logging.warning(f"--processes={processes}: {most} can work, one a shard; {remedy}")
+
+
+def _list_parts(cfg):
+    if not cfg.data.sources:
+        return [cfg.data]
+    corpus.open_sources(cfg.data)  # raises for a file that is missing
+    return [data for _, data in sources.list_sources(cfg.data)]
 
 
 def read_examples(cfg: config.Config, packed: PackedDataset, split: str) -> list[dict[str, Any]]:

@@ -6,8 +6,9 @@ A finished shard stays in the cache until all are there: whoever packs the corpu
 import concurrent.futures
 import contextlib
 import functools
-import itertools
 import multiprocessing
+import os
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,19 +59,14 @@ class Packer(NamedTuple):
 
     def make_shards(self, numbers: Sequence[int], processes: int) -> list[tuple[Path, dict[str, Any]]]:
         """The folder of each of these shards with its counts; packs those that the cache lacks, several at once."""
-        calls = [(number, self.shards[number]) for number in numbers]
-        sizes = [sum(part.num_bytes for part in shard.parts) for _, shard in calls]
-        processes = min(processes, len(calls))
+        shards = [self.shards[number] for number in numbers]
+        sizes = [sum(part.num_bytes for part in shard.parts) for shard in shards]
+        processes = min(processes, len(shards))
         if processes <= 1:
-            return _list_with_progress(itertools.starmap(self.get_or_make_shard, calls), sizes)
+            return _list_with_progress(map(self.get_or_make_shard, numbers, shards), sizes)
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of JAX's threads
-        with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
-            futures = [pool.submit(self.get_or_make_shard, *call) for call in calls]
-            try:
-                return _list_with_progress((future.result() for future in futures), sizes)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        with concurrent.futures.ProcessPoolExecutor(processes, context, _end_with_parent) as pool:
+            return _list_with_progress(pool.map(self.get_or_make_shard, numbers, shards), sizes)
 
     def get_or_make_shard(self, number: int, shard: corpus.Shard) -> tuple[Path, dict[str, Any]]:
         """The folder of a shard and its counts."""
@@ -199,6 +195,18 @@ def _plan_shards(data, shard_mb, content):  # content: of the files, which anoth
 @functools.lru_cache(2)
 def _build_tokenizer(kind, model):
     return kinds.BUILDERS[kind](model)
+
+
+def _end_with_parent():
+    """In a process of a pool: ends it when its parent has ended, by a kill too. Ctrl-C is the parent's."""
+    os.setpgid(0, 0)
+
+    def wait():
+        if parent := multiprocessing.parent_process():
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _isolates(pack):

@@ -77,5 +77,5 @@ def log_progress(
         size += measure(item)
         if (now := time.monotonic()) - last_report > SECONDS:
             last_report, rate = now, size / (now - start)
-            left = f", {max(0, num_bytes - size) / rate:.0f} s left" if num_bytes else ""
+            left = f", {(num_bytes - size) / rate:.0f} s left" if num_bytes > size else ""
             logging.info(f"{description}: {size / 1e6:.1f} MB, {rate / 1e6:.2f} MB/s{left}")

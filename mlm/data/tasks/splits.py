@@ -4,9 +4,9 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mlm.base import config, errors, text_files
 from mlm.base.fields import RNG_VERSIONS
@@ -22,31 +22,23 @@ UNUSED_FIELDS = ("train_documents", "validation_documents", "words")  # of the b
 LOCATION_FIELDS = (*examples.FILE_FIELDS.values(), "scores")  # fields that change no example by themselves
 
 
-class TaskSource(NamedTuple):
-    """Where labelled rows come from: functions, so that each pass starts anew."""
+def open_task(cfg: config.Config) -> dict[str, Callable[[], Iterator[Any]]]:
+    """The examples (or SyntheticExamples) of config.data.task: of train, validation, and test where there is one.
 
-    # Examples or SyntheticExamples: train, validation, and test where there is one; never empty
-    splits: Mapping[str, Callable[[], Iterator[Any]]]
-    get_classes: Callable[[], tuple[str, ...]]  # names of the labels in their order; () for numbers and spans
-    hash_content: Callable[[], str]  # digest of all that the examples follow from
-
-
-def open_task(cfg: config.Config) -> TaskSource:
-    """The examples of config.data.task. Each pass raises ConfigError for the first fault, by file and line."""
+    Functions, so that each pass starts anew; it raises ConfigError for the first fault, by file and line.
+    """
     if cfg.data.task in tasks.LANGUAGE_TASKS:
         task = language.TASKS[cfg.data.task]
-        readers = {
+        return {
             split: functools.partial(task.generate_examples, cfg.data.language, name)
             for split, name in examples.FILE_FIELDS.items()
         }
-    else:
-        kept = tasks.list_labels(cfg.data.labelled) if has_kind(cfg.objective, LabelKind.NONE) else ()
+    kept = tasks.list_labels(cfg.data.labelled) if has_kind(cfg.objective, LabelKind.NONE) else ()
 
-        def read(path, reader):
-            return _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)), kept)
+    def read(path, reader):
+        return _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)), kept)
 
-        readers = {split: functools.partial(read, *found) for split, found in _list_readers(cfg.data).items()}
-    return TaskSource(readers, lambda: list_classes(cfg), lambda: hash_content(cfg.data))
+    return {split: functools.partial(read, *found) for split, found in _list_readers(cfg.data).items()}
 
 
 def hash_content(data: config.Data) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import errors, files
-from mlm.data.tasks import examples
+from mlm.data.tasks import examples, splits
 from mlm.data.text import records
 
 MAX_WHOLE_CLASSES = 20  # whole numbers of more values than these are predicted as numbers
@@ -50,16 +50,17 @@ def write_task(
     """
     errors.require(Path(path).is_file(), "finetune", path, "a table of texts and labels, such as reviews.csv")
     rows, names, without = _read_rows(path, columns)
-    tags, found = list[str](), f"texts that belong together: {', '.join(names)}"
+    labels, found = list[str](), f"texts that belong together: {', '.join(names)}"
     if not objective:
-        objective, tags, found = infer_objective(path, rows)
+        objective, labels, found = infer_objective(path, rows)
     sides = _split_rows(rows, share, seed, by_label=objective == "classification")
     expected = f"rows to train on and to hold out; of {len(rows)} texts --held_out={share:g} leaves one side empty"
     errors.require(all(sides.values()), "finetune", path, expected)
     settings: dict[str, Any] = {"objective": objective}
+    if 0 < len(labels) <= splits.MAX_LABELS and not any("," in label for label in labels):
+        settings["labels"] = labels  # a trained model then needs the files no more
     if objective == "tagging":
         settings |= {"format": "conll", "text_column": 0, "label_column": 1}
-        settings |= {} if any("," in tag for tag in tags) else {"labels": tags}
         settings |= {"scheme": "bio"} if _marks_stretches(rows) else {}
         content = {side: "\n".join(map(_format_sentence, part)) for side, part in sides.items()}
     else:
@@ -84,7 +85,7 @@ def write_task(
 
 
 def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[str], str]:
-    """(The objective that fits the labels, the tags if they are of words, both in words).
+    """(The objective that fits the labels, the classes or tags, both in words).
 
     As many labels in a cell as words are tags; numbers are classes where they are few and whole. Raises ConfigError
     where all rows have one label.
@@ -100,7 +101,7 @@ def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[s
     are_few = len(counts) <= MAX_WHOLE_CLASSES and all(number.is_integer() for number in numbers)
     if not are_few and not any(map(math.isnan, numbers)):
         return "regression", [], f"numbers from {min(numbers):g} to {max(numbers):g}"
-    return "classification", [], f"{len(counts)} classes: {examples.format_names(sorted(counts))}"
+    return "classification", sorted(counts), f"{len(counts)} classes: {examples.format_names(sorted(counts))}"
 
 
 def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow], list[str], int]:
@@ -114,7 +115,8 @@ def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow]
 
     def select(has_text):
         if columns["label"]:
-            examples.require_column(columns["label"], list(has_text), f"--label: {path}")
+            header = ", whose first line has their names" if kind in records.DELIMITERS else ""
+            examples.require_column(columns["label"], list(has_text), f"--label: {path}{header}")
         others = {name: is_text for name, is_text in has_text.items() if name != columns["label"]}
         wanted = {"text": columns["text"] or records.DEFAULT_COLUMN}
         wanted |= {flag: columns[flag] for flag in ("text_pair", "negative") if columns[flag]}

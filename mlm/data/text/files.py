@@ -100,11 +100,12 @@ def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
             rest = slash + last + rest
         named = glob.glob(glob.escape(literal) + rest, recursive=True)
         found = [path for path in named if os.path.isfile(path)]
+        folders = [Path(path) for path in named if os.path.isdir(path)]
         if text_column:
-            folders = [Path(path) for path in named if os.path.isdir(path)]
             found += [str(path) for folder in folders for path in records.list_folder(field, folder)]
         if not found:
-            raise errors.ConfigError(f"{field} = {patterns!r}: no file matches {pattern!r}{_suggest_path(pattern)}")
+            reason = "; the folder has no text" if text_column and folders else _suggest_path(pattern)
+            raise errors.ConfigError(f"{field} = {patterns!r}: no file matches {pattern!r}{reason}")
         paths.update(found)
     errors.require(bool(paths), field, patterns, "globs of text files, separated by commas")
     errors.require(any(map(os.path.getsize, paths)), field, patterns, "text; there is not a byte in it")
