@@ -152,4 +152,6 @@ def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_i
     np.testing.assert_array_equal(jax.random.key_data(dynamic_rest_B), keys[0])
     assert (np.asarray(dynamic.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
     seed, _ = draw_masks(0, rows, knobs._replace(seed=np.uint32(5)))
-    assert (np.asarray(seed.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
+    moved, _ = draw_masks(0, rows._replace(split_index_B=np.roll(rows.index_B, 1)), knobs)
+    for changed in (seed, moved):
+        assert (np.asarray(changed.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5

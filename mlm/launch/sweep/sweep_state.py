@@ -254,7 +254,7 @@ class SweepDisplay:
         )
         for title in ("point", "state", "step", "loss", "held-out", "left"):
             table.add_column(title, justify="left" if title in ("point", "state") else "right", no_wrap=True)
-        order = ("training", "failed", "damaged", "in use", "stopped", "not started", "done")
+        order = ("training", "failed", "damaged", "in use", "stopped", "not started", "not measured", "done")
         styles = {"failed": "red", "damaged": "red", "training": "bold", "done": "green"}
         for cfg, name in sorted(zip(self.points, names, strict=True), key=lambda pair: order.index(pair[1])):
             state = self.states[cfg.workdir]
