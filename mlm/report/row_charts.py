@@ -117,9 +117,7 @@ def draw_intervals(
     for row, (value, paper) in enumerate(zip(values, papers, strict=True)):
         ends = min(low, value.mean), max(high, value.mean)  # to which bounds are cut
         bounds = {end: bound and max(ends[0], min(bound, ends[1])) for end, bound in value._asdict().items()}
-        text = table.format_cell(value, column.format)
-        rows.append({"row": row, "mean": value.mean, "low": bounds["low"], "high": bounds["high"]})
-        rows[-1] |= {"paper": paper, "text": text}
+        rows.append({"row": row, **bounds, "paper": paper, "text": table.format_cell(value, column.format)})
     lines = sorted(references.items(), key=lambda entry: entry[1])
     levels = [{"reference": value, "name": [name], "level": level} for level, (name, value) in enumerate(lines)]
     meanings = dict.fromkeys(value.bounds_title for value in values if value.low is not None)
@@ -181,12 +179,8 @@ def make_row_labels(rows: Sequence[dict], columns: Sequence[Column]) -> list[str
             values: dict[str, set] = {}
             for label, cell in zip(labels, cells, strict=True):
                 values.setdefault(label, set()).add(cell)
-            labels = [
-                label
-                if len(values[label]) == 1 or cell is None
-                else f"{label}, {column.title} {table.format_cell(cell, column.format)}"
-                for label, cell in zip(labels, cells, strict=True)
-            ]
+            ends = [f", {column.title} {table.format_cell(cell, column.format)}" * (cell is not None) for cell in cells]
+            labels = [label + end * (len(values[label]) > 1) for label, end in zip(labels, ends, strict=True)]
     return labels
 
 
