@@ -174,18 +174,18 @@ def group_by_examples(results: Sequence[dict]) -> list[EvaluationSet]:
 
 
 def describe_set(runs: Sequence[dict], sets: Sequence[Sequence[dict]]) -> str:
-    """The counts of a set, and the config fields in which the sets differ; of many the first that are no default."""
+    """The counts of a set, and the fields in which sets differ; of many those that differ most and are no default."""
     values, titles = runs[0]["evaluation"], {"rows": "sequences", "predictions": "predictions"}
     parts = [f"{values[name]:,} {title}" for name, title in titles.items() if name in values]
-    differences = {}
+    found = []
     for name in filter(EVALUATION_FIELDS.match, fields.flatten(config.Config(), results_only=True)):
         settings = [{str(run["config"].get(name)) for run in members} for members in sets]
-        if len(set.union(*settings)) > 1 and all(len(members) == 1 for members in settings):
-            differences[name] = str(runs[0]["config"].get(name))
-    if len(differences) > MAX_DIFFERENCES:
-        differences = {name: value for name, value in differences.items() if value != str(fields.DEFAULT[name])}
-    parts += [f"{name} {value[:60]}" for name, value in [*differences.items()][:MAX_DIFFERENCES]]
-    return ", ".join(parts) + (" and more" if len(differences) > MAX_DIFFERENCES else "")
+        if (count := len(set.union(*settings))) > 1 and all(len(members) == 1 for members in settings):
+            found.append((-count, name, str(runs[0]["config"].get(name))))
+    if len(found) > MAX_DIFFERENCES:
+        found = sorted(one for one in found if one[2] != str(fields.DEFAULT[one[1]]))
+    parts += [f"{name} {value[:60]}" for _, name, value in found[:MAX_DIFFERENCES]]
+    return ", ".join(parts) + (" and more" if len(found) > MAX_DIFFERENCES else "")
 
 
 def evaluations_by_rate(result: dict) -> dict[float, dict]:
