@@ -60,7 +60,7 @@ def test_what_is_not_run_says_why():
     assert [page for page, text in PAGES.items() if "<!-- not run -->" in text] == []
 
 
-NUMBER = r"[-+<]?\d[-+\d.,e%±() \[\];to\u2013\u2060\u00a0]*[KMGT]?"  # also with its bounds, or several of them
+NUMBER = r"[-+<]?\d[-+\d.,e±() \[\];to\u2013\u2060\u00a0]*"  # also with its bounds, or several of them
 DIVIDER = re.compile(r"^\|(?: *:?-+:? *\|)+$")
 
 
@@ -370,7 +370,7 @@ BEYOND_THE_WINDOW = """() => [...document.querySelectorAll("table, pre, img, svg
 
 LEFT_NUMBERS = """() => [...document.querySelectorAll("table")].flatMap(table => [...table.rows[0].cells].filter(head => {
     const cells = [...table.rows].slice(1).map(row => row.cells[head.cellIndex]).filter(cell => cell?.innerText.trim());
-    const isNumber = cell => new RegExp(NUMBER).test(cell.innerText.trim());
+    const isNumber = cell => !cell.querySelector("code") && new RegExp(NUMBER).test(cell.innerText.trim());
     return cells.length && cells.every(isNumber) && !cells.every(cell => /right|end/.test(getComputedStyle(cell).textAlign));
 }).map(head => head.innerText))""".replace("NUMBER", json.dumps(f"^{NUMBER}$"))
 

@@ -34,7 +34,7 @@ function parallel({ title, better, trials }) {
   const label = "split(replace(replace(datum.value, '.', '. '), regexp('_', 'g'), ' '), ' ')";
   const axis = { orient: "top", labelAngle: 0, labelExpr: label, labelPadding: 12, domain: false, ticks: false, grid: true };
   return {
-    title: { text: title, subtitle: "a line is a trial, the darker the better its score, which is best at the top" },
+    title: { text: title, subtitle: "a line is a trial, the bluer the better its score, which is best at the top" },
     width: "container", height: 260, autosize: { type: "fit-x", contains: "padding" },
     encoding: {
       x: { field: "axis", type: "ordinal", sort: names, scale: { type: "point" }, title: null, axis },
