@@ -321,6 +321,8 @@ def test_generated_pages_are_those_of_the_code(site):
     assert not [name for name in fields.DEFAULT if f'id="{name}"' not in configuration]
     commands = (site / "reference" / "commands.html").read_text()
     assert not [name for name in entry.COMMANDS if f"usage: mlm {name} " not in commands]
+    as_text = r"<p>(?:mlm (?:sweep|train|evaluate|finetune)|python -m|bash) "  # a command that is no code
+    assert [page for page in (site / "results").glob("*.html") if re.search(as_text, page.read_text())] == []
     names = {path.stem for path in RESULTS.glob("*.md")}
     assert names == {path.stem for path in (site / "results").glob("*.html")}  # each is linked from the first
     page = "".join(path.read_text() for path in (site / "results").glob("*.html"))
