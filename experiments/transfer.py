@@ -357,8 +357,12 @@ def draw_differences(language: str, rows: Sequence[dict], domain: Sequence[float
     """
     values = [
         {name: row[name] for name in ("change", "half")}
-        | {f"x_{end}": value for end, value in row["text"]._asdict().items()}
-        | {f"y_{end}": value for end, value in row["difference"]._asdict().items()}
+        | {
+            f"{axis}_{end}": round(value, 6)
+            for axis, name in (("x", "text"), ("y", "difference"))
+            for end, value in row[name]._asdict().items()
+            if value is not None
+        }
         for row in rows
     ]
     scale = {"type": "symlog", "constant": NEAR_ZERO, "nice": False, "padding": PADDING, "domain": [*domain]}
@@ -379,7 +383,7 @@ def draw_differences(language: str, rows: Sequence[dict], domain: Sequence[float
         values[i]["place"] = place
     color = {"field": "half", "legend": None, "scale": {"domain": [*HALF_COLORS], "range": [*HALF_COLORS.values()]}}
     shape = {"field": "half", "legend": None, "scale": {"domain": [*HALF_COLORS], "range": ["circle", "cross"]}}
-    mean, rule = {"x": at("x_mean"), "y": at("y_mean")}, {"type": "rule", "opacity": 0.35}
+    rule = {"type": "rule", "opacity": 0.35}
     dashes = {"type": "line", "strokeDash": [4, 4], "color": specs.SOFT}
     return {
         "title": {
@@ -388,17 +392,21 @@ def draw_differences(language: str, rows: Sequence[dict], domain: Sequence[float
         },
         "data": {"values": values},
         "height": SIDE,
+        "encoding": {"x": at("x_mean"), "y": at("y_mean")},
         "layer": [
-            {"data": {"values": [{"x_mean": end, "y_mean": end} for end in domain]}, "mark": dashes, "encoding": mean},
-            *({"mark": {"type": "rule", "color": specs.SOFT}, "encoding": {axis: {"datum": 0}}} for axis in "xy"),
-            {"mark": rule, "encoding": mean | {"x": at("x_low"), "x2": {"field": "x_high"}, "color": color}},
-            {"mark": rule, "encoding": mean | {"y": at("y_low"), "y2": {"field": "y_high"}, "color": color}},
-            {"mark": {"type": "point", "size": 40}, "encoding": mean | {"color": color, "shape": shape}},
+            {"data": {"values": [{"x_mean": end, "y_mean": end} for end in domain]}, "mark": dashes},
+            *(
+                {"mark": {"type": "rule", "color": specs.SOFT}, "encoding": {axis: {"datum": 0}, other: None}}
+                for axis, other in ("xy", "yx")
+            ),
+            {"mark": rule, "encoding": {"x": at("x_low"), "x2": {"field": "x_high"}, "color": color}},
+            {"mark": rule, "encoding": {"y": at("y_low"), "y2": {"field": "y_high"}, "color": color}},
+            {"mark": {"type": "point", "size": 40}, "encoding": {"color": color, "shape": shape}},
             *(
                 specs.make_layer(
                     f"name_{place}",
                     {"type": "text", "align": align, "dx": dx, "dy": dy, "fontSize": TEXT_SIZE},
-                    mean | {"text": {"field": "change"}},
+                    {"text": {"field": "change"}},
                     f"datum.place === {place}",
                 )
                 for place, (align, dx, dy) in enumerate(PLACES)

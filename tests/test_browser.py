@@ -182,7 +182,7 @@ def test_a_plot_has_room_for_the_labels_of_many_series(chromium, sweep, tmp_path
     results = []
     for i in range(60):
         results.append(copy.deepcopy(sweep[1][i % 6]))
-        results[-1]["config"]["workdir"] = f"runs/model{i}-seed0-012345"
+        results[-1]["config"]["workdir"] = f"runs/size-model{i}-seed0-012345"
 
     def table(results):
         name = lambda seeds: {"model": seeds[0]["config"]["workdir"]}
@@ -194,6 +194,8 @@ def test_a_plot_has_room_for_the_labels_of_many_series(chromium, sweep, tmp_path
         plots = tab.locator(".plot.lines .root > g > .background").all()
         assert len(plots) > 6 and all(plot.bounding_box()["height"] > 50 * 14 for plot in plots)
         assert tab.evaluate(UNREADABLE) == []
+        labels = {*tab.locator("[class*='role-mark label_'] text").all_text_contents()}
+        assert {f"model{i}" for i in range(60)} <= labels and not any("size-" in label for label in labels)
         assert not tab.locator(".legend").is_visible()  # 60 buttons are in a fold
 
 

@@ -51,6 +51,13 @@ function parallel({ title, better, trials }) {
   };
 }
 
+// The first words of all names, such as the size that the title of a small multiple says.
+function sharedStart(names) {
+  const [first, ...others] = names.map(name => name.split("-"));
+  const count = first.findIndex((word, i) => i === first.length - 1 || others.some(other => other[i] !== word));
+  return first.slice(0, count).map(word => `${word}-`).join("");
+}
+
 // A figure: one of the charts of a topic along one of its axes, with a crosshair that reads the values, and a plot for
 // each of its small multiples.
 class Drawing {
@@ -124,7 +131,11 @@ class Drawing {
     }
     for (const layer of spec.layer.slice(-2)) {  // labels
       layer.transform.unshift(...places);
-      if (layer.mark.type === "text") layer.mark.limit = element.clientWidth * .3;
+      if (layer.mark.type !== "text") continue;
+      layer.mark.limit = element.clientWidth * .3;
+      if (!shown) continue;
+      layer.transform.push({ calculate: `replace(datum.series, ${JSON.stringify(sharedStart(shown))}, "")`, as: "label" });
+      layer.encoding.text = { field: "label" };
     }
     spec.data = data[chart.data];
     transform[0].calculate = `datum[${JSON.stringify(axis.x)}]`;
