@@ -54,6 +54,7 @@ SEARCH_BOOSTS = {
     "changes.md": 0.002,
 }
 HELP_COLUMNS = "76"  # width of a command's help
+WIDE = 600  # pixels of a picture that would be too small in the column of a phone, and scrolls there
 
 
 def on_config(config):
@@ -120,8 +121,11 @@ def render_picture(text: str, archive: str, chart: str, up: str) -> str:
 
 def shade_picture(text: str, path: str) -> str:
     """The picture PATH.svg on a light page, PATH-dark.svg on a dark one, whichever of them the reader has chosen."""
+    committed = FIGURES / f"{Path(path).name}.svg"
+    width = re.search(r'<svg[^>]* width="([\d.]+)"', committed.read_text()) if committed.exists() else None
+    kind = "drawn wide" if width and float(width[1]) > WIDE else "drawn"
     return "".join(
-        f'<img class="drawn" src="{path}{ending}" alt="{text}" loading="lazy">'
+        f'<img class="{kind}" src="{path}{ending}" alt="{text}" loading="lazy">'
         for ending in (".svg#only-light", "-dark.svg#only-dark")
     )
 

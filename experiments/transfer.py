@@ -148,7 +148,7 @@ MEASURE_COLUMNS = (
     Column("slope", "slope of text on language", "+.2f"),
 )
 CEILING = "another text (ceiling)"
-RESULT_TABLES = ("differences", "measure")
+RESULT_TABLES = ("measure", "differences")
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -320,70 +320,119 @@ def tables(results: Sequence[dict]) -> list[NamedTable]:
 
 
 NEAR_ZERO = 0.02  # nats up to which the picture's axes are linear; logarithmic beyond
-SIDE = 480  # CSS pixels of the picture, which names each change
-TICKS = [-1, -0.3, -0.1, -0.03, 0, 0.03, 0.1, 0.3, 1]
+SIDE = 260  # CSS pixels of the plot of a language
+PADDING = 12  # of them free at each end of an axis
+TICKS = [-1, -0.3, -0.1, 0, 0.1, 0.3, 1]
+SIGNED = "datum.value ? format(datum.value, '+~g') : '0'"
+HALF_COLORS = {"report": specs.COLORS[0], "choose": specs.SOFT}
+TEXT_SIZE, CHARACTER = 9, 5  # pixels of a name's height, and of a character's width
+PLACES = (("left", 7, 0), ("right", -7, 0), ("center", 0, -9), ("center", 0, 10))  # a name's alignment, and its offset
 
 
-def draw_differences(rows: Sequence[dict]) -> dict:
-    """The spec of differences on texts (x) and on languages (y), with intervals both ways and the line of equal ones.
+def place_names(point_Nx2: np.ndarray, names: Sequence[str], candidates: Sequence[int]) -> dict[int, int]:
+    """The place, an index into PLACES, of each name that has room in the plot: on no point, no other name, no diagonal.
 
-    rows: each with "language", "change", "half", and the estimates "text" and "difference".
+    point_Nx2: in pixels, from the top left. candidates: the points whose names may be shown, the most important first.
+    """
+    taken, found = [(x - 4, y - 4, x + 4, y + 4) for x, y in point_Nx2], {}
+    taken += [(x - 3, SIDE - x - 3, x + 3, SIDE - x + 3) for x in range(0, SIDE, 6)]
+    for i in candidates:
+        width = CHARACTER * len(names[i])
+        for place, (align, dx, dy) in enumerate(PLACES):
+            x, y = point_Nx2[i] + (dx, dy)
+            left = x - {"left": 0, "center": width / 2, "right": width}[align]
+            box = left, y - TEXT_SIZE / 2, left + width, y + TEXT_SIZE / 2
+            is_free = all(box[0] >= x1 or x0 >= box[2] or box[1] >= y1 or y0 >= box[3] for x0, y0, x1, y1 in taken)
+            if is_free and min(box) >= 0 and max(box) <= SIDE:
+                taken.append(box)
+                found[i] = place
+                break
+    return found
+
+
+def draw_differences(language: str, rows: Sequence[dict], domain: Sequence[float]) -> dict:
+    """The spec of differences on texts (x) and on a language (y), with intervals both ways and the line of equal ones.
+
+    rows: each with "change", "half", and the estimates "text" and "difference"; domain: of both axes, in nats.
     """
     values = [
-        {name: row[name] for name in ("language", "change", "half")}
-        | {f"x_{end}": value for end, value in row["text"]._asdict().items()}
-        | {f"y_{end}": value for end, value in row["difference"]._asdict().items()}
+        {name: row[name] for name in ("change", "half")}
+        | {
+            f"{axis}_{end}": round(value, 6)
+            for axis, name in (("x", "text"), ("y", "difference"))
+            for end, value in row[name]._asdict().items()
+            if value is not None
+        }
         for row in rows
     ]
-    ends = [value for row in values for name, value in row.items() if name[:2] in ("x_", "y_") and value is not None]
-    domain = [min(ends), max(ends)]
-    scale = {"type": "symlog", "constant": NEAR_ZERO, "nice": False, "padding": 10, "domain": domain}
-    kind = {"type": "quantitative", "scale": scale, "axis": {"values": TICKS, "format": "+~g"}}
+    scale = {"type": "symlog", "constant": NEAR_ZERO, "nice": False, "padding": PADDING, "domain": [*domain]}
+    kind = {"type": "quantitative", "scale": scale, "axis": {"values": TICKS, "labelExpr": SIGNED}}
 
     def at(name):
-        title = "on texts (nats)" if name.startswith("x") else "on a language (nats)"
-        return {"field": name, "title": title, **kind}
+        return {"field": name, "title": "on texts (nats)" if name[0] == "x" else f"on {language} (nats)", **kind}
 
-    color = {
-        "field": "language",
-        "sort": None,
-        "scale": {"range": specs.COLORS},
-        "legend": {"title": None, "orient": "top", "symbolOpacity": 1},
-    }
-    halves = {"field": "half", "legend": None, "scale": {"domain": ["report", "choose"], "range": ["circle", "cross"]}}
-    mean, rule = {"x": at("x_mean"), "y": at("y_mean")}, {"type": "rule", "opacity": 0.35}
-    text = {"type": "text", "align": "left", "dx": 7, "fontSize": 9, "color": specs.SOFT}
-    equal = [{"x_mean": end, "y_mean": end} for end in domain]
+    def warp(nats):
+        return np.sign(nats) * np.log1p(np.abs(nats) / NEAR_ZERO)
+
+    low, high = warp(np.array(domain))
+    share_Nx2 = (warp(np.array([[value["x_mean"], value["y_mean"]] for value in values])) - low) / (high - low)
+    place_Nx2 = PADDING + (SIDE - 2 * PADDING) * np.abs(share_Nx2 - [0, 1])
+    reported = [i for i, row in enumerate(rows) if row["half"] == "report"]
+    reported.sort(key=lambda i: -abs(values[i]["x_mean"]))
+    for i, place in place_names(place_Nx2, [row["change"] for row in rows], reported).items():
+        values[i]["place"] = place
+    color = {"field": "half", "legend": None, "scale": {"domain": [*HALF_COLORS], "range": [*HALF_COLORS.values()]}}
+    shape = {"field": "half", "legend": None, "scale": {"domain": [*HALF_COLORS], "range": ["circle", "cross"]}}
+    rule = {"type": "rule", "opacity": 0.35}
     dashes = {"type": "line", "strokeDash": [4, 4], "color": specs.SOFT}
     return {
         "title": {
-            "text": "Held-out loss with a change minus without",
-            "subtitle": "circles: changes that are reported, crosses: those that fields may be chosen by",
+            "text": f"Held-out loss with a change minus without: {language}",
+            "subtitle": ["circles: changes that are reported, named where there is room;", "crosses: the others"],
         },
         "data": {"values": values},
         "height": SIDE,
+        "encoding": {"x": at("x_mean"), "y": at("y_mean")},
         "layer": [
-            {"data": {"values": equal}, "mark": dashes, "encoding": mean},
-            {"mark": rule, "encoding": mean | {"x": at("x_low"), "x2": {"field": "x_high"}, "color": color}},
-            {"mark": rule, "encoding": mean | {"y": at("y_low"), "y2": {"field": "y_high"}, "color": color}},
-            {"mark": {"type": "point", "size": 45}, "encoding": mean | {"color": color, "shape": halves}},
-            {"mark": text, "encoding": mean | {"text": {"field": "change"}}},
+            {"data": {"values": [{"x_mean": end, "y_mean": end} for end in domain]}, "mark": dashes},
+            *(
+                {"mark": {"type": "rule", "color": specs.SOFT}, "encoding": {axis: {"datum": 0}, other: None}}
+                for axis, other in ("xy", "yx")
+            ),
+            {"mark": rule, "encoding": {"x": at("x_low"), "x2": {"field": "x_high"}, "color": color}},
+            {"mark": rule, "encoding": {"y": at("y_low"), "y2": {"field": "y_high"}, "color": color}},
+            {"mark": {"type": "point", "size": 40}, "encoding": {"color": color, "shape": shape}},
+            *(
+                specs.make_layer(
+                    f"name_{place}",
+                    {"type": "text", "align": align, "dx": dx, "dy": dy, "fontSize": TEXT_SIZE},
+                    {"text": {"field": "change"}},
+                    f"datum.place === {place}",
+                )
+                for place, (align, dx, dy) in enumerate(PLACES)
+            ),
         ],
     }
 
 
 def charts(results: Sequence[dict]) -> list[RowChart]:
-    """The difference on each language against the mean of those on texts, after the longest training."""
+    """A chart for each language: its differences against the mean of those on texts, after the longest training."""
     differences = collect_differences(results)
     length = [*dict.fromkeys(length for _, length in differences)][-1:]
     corpora = [corpus for corpus, other in differences if [other] == length]
     texts = [differences[corpus, *length] for corpus in corpora if corpus in TEXTS]
-    rows = []
+    rows: dict[str, list[dict]] = {}
     for corpus in corpora if texts else ():
         for name, by_seed in differences[corpus, *length].items() if corpus in LANGUAGES else ():
             seeds = [seed for seed in by_seed if all(seed in own.get(name, {}) for own in texts)]
             if seeds:
                 x = estimate_mean(np.mean([own[name][seed] for own in texts]) for seed in seeds)
                 y = estimate_mean(by_seed[seed] for seed in seeds)
-                rows.append({"language": corpus, "change": name, "half": HALVES[name], "text": x, "difference": y})
-    return [RowChart("transfer", "Transfer", draw_differences(rows), rows, SIDE)] if rows else []
+                row = {"language": corpus, "change": name, "half": HALVES[name], "text": x, "difference": y}
+                rows.setdefault(corpus, []).append(row)
+    estimates = [row[name] for own in rows.values() for row in own for name in ("text", "difference")]
+    ends = [value for estimate in estimates for value in estimate if value is not None]
+    return [
+        RowChart(f"transfer-{corpus}", "Transfer", draw_differences(corpus, own, (min(ends), max(ends))), own, SIDE)
+        for corpus, own in rows.items()
+    ]

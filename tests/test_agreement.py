@@ -75,10 +75,33 @@ def test_a_language_that_halves_each_difference_agrees_with_texts_and_its_slope_
         assert [row[name].mean for name in ("agreement", "tau", "slope")] == pytest.approx([1, 1, 2])
     ceiling = [row for row in measure.rows if row["corpus"] == transfer.CEILING]
     assert all(row["pairs"] == 12 and row["slope"].mean == pytest.approx(1) for row in ceiling)
-    (chart,) = transfer.charts(make_results("laptop", worth))
-    assert len(chart.rows) == len(transfer.PRESETS) * (len(transfer.INTERVENTIONS) - 1) and chart.rows[0][
-        "text"
-    ].mean == pytest.approx(-1.15)
+    charts = transfer.charts(make_results("laptop", worth))
+    assert [chart.name for chart in charts] == [f"transfer-{corpus}" for corpus in transfer.PRESETS]
+    for chart in charts:
+        assert len(chart.rows) == len(transfer.INTERVENTIONS) - 1
+        assert chart.rows[0]["text"].mean == pytest.approx(-1.15)
+        assert {value["half"] for value in chart.spec["data"]["values"] if "place" in value} == {"report"}
+
+
+def test_names_of_points_cover_no_point_no_other_name_and_not_the_diagonal():
+    rng = np.random.default_rng(0)
+    point_Nx2 = rng.uniform(10, transfer.SIDE - 10, (40, 2))
+    names = ["n" * int(length) for length in rng.integers(3, 18, 40)]
+    found = transfer.place_names(point_Nx2, names, range(40))
+    boxes = []
+    for i, place in found.items():
+        align, dx, dy = transfer.PLACES[place]
+        (x, y), width = point_Nx2[i] + (dx, dy), transfer.CHARACTER * len(names[i])
+        left = {"left": x, "center": x - width / 2, "right": x - width}[align]
+        boxes.append((left, y - transfer.TEXT_SIZE / 2, left + width, y + transfer.TEXT_SIZE / 2))
+    box_Mx4 = np.array(boxes)
+    assert 10 < len(boxes) < 40 and box_Mx4.min() >= 0 and box_Mx4.max() <= transfer.SIDE
+    for i, (x0, y0, x1, y1) in enumerate(boxes):
+        x_N, y_N = point_Nx2.T
+        assert not np.any((x0 < x_N) & (x_N < x1) & (y0 < y_N) & (y_N < y1))
+        others = np.delete(box_Mx4, i, axis=0)
+        assert not np.any((x0 < others[:, 2]) & (others[:, 0] < x1) & (y0 < others[:, 3]) & (others[:, 1] < y1))
+        assert (x0 + y0 - transfer.SIDE) * (x1 + y1 - transfer.SIDE) > 0  # all corners on one side
 
 
 def test_a_change_of_a_changed_model_keeps_what_its_base_changed():

@@ -1,10 +1,14 @@
 """The page of a sweep in a browser: it sorts, hides, reads off, and has room for its tables on screens and paper."""
 
+import copy
 import types
 
 import numpy as np
 import pages
 import pytest
+
+from mlm.report import summary
+from mlm.report.table import Column
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +176,27 @@ def test_no_label_of_a_chart_is_cut_or_covers_another(chromium, sweep, tmp_path,
         assert tab.evaluate(WITHOUT_SCROLL) == [] and tab.evaluate("document.body.scrollWidth") <= width
         for plot in tab.locator(".root > g > .background").all():
             assert plot.bounding_box()["width"] > 80
+
+
+def test_a_plot_has_room_for_the_labels_of_many_series(chromium, sweep, tmp_path):
+    results = []
+    for i in range(60):
+        results.append(copy.deepcopy(sweep[1][i % 6]))
+        results[-1]["config"]["workdir"] = f"runs/size-model{i}-seed0-012345"
+
+    def table(results):
+        name = lambda seeds: {"model": seeds[0]["config"]["workdir"]}
+        return summary.build_table(results, [Column("model", "model")], name)
+
+    facet = lambda result: f"part {len(result['config']['workdir']) % 2}"  # 10 and 50 models
+    page = pages.alone(tmp_path, results, types.SimpleNamespace(__doc__="Many?", table=table, facet=facet))
+    with pages.open_page(chromium, page) as tab:
+        plots = tab.locator(".plot.lines .root > g > .background").all()
+        assert len(plots) > 6 and all(plot.bounding_box()["height"] > 50 * 14 for plot in plots)
+        assert tab.evaluate(UNREADABLE) == []
+        labels = {*tab.locator("[class*='role-mark label_'] text").all_text_contents()}
+        assert {f"model{i}" for i in range(60)} <= labels and not any("size-" in label for label in labels)
+        assert not tab.locator(".legend").is_visible()  # 60 buttons are in a fold
 
 
 def test_dark_light_and_paper(tab, tmp_path):

@@ -112,6 +112,7 @@ def test_a_point_whose_directory_is_a_file_fails_alone(points):
 
 def test_a_point_s_last_line_has_its_score(points, monkeypatch, capsys):
     cfg = points[2]
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter does: still no terminal's control codes
     view = sweep_state.SweepDisplay(points)
     view.update({cfg.workdir}, last=True)
     assert capsys.readouterr().out == "seed2: training\n"

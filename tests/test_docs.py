@@ -3,6 +3,7 @@ docs are those of the code.
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -57,6 +58,33 @@ def find_python(page: str) -> list[tuple[str, bool]]:
 
 def test_what_is_not_run_says_why():
     assert [page for page, text in PAGES.items() if "<!-- not run -->" in text] == []
+
+
+NUMBER = r"[-+<]?\d[-+\d.,e±() \[\];to\u2013\u2060\u00a0]*"  # also with its bounds, or several of them
+DIVIDER = re.compile(r"^\|(?: *:?-+:? *\|)+$")
+
+
+def find_left_numbers(text: str) -> list[str]:
+    """The titles of the columns of numbers in Markdown that are not right-aligned."""
+    found, lines = [], text.splitlines()
+    for i, line in enumerate(lines):
+        if DIVIDER.match(line):
+            rows = [
+                row.strip("|").split("|") for row in itertools.takewhile(lambda row: row[:1] == "|", lines[i + 1 :])
+            ]
+            titles, alignments = (lines[place].strip("|").split("|") for place in (i - 1, i))
+            for column, (title, alignment) in enumerate(zip(titles, alignments, strict=True)):
+                cells = [row[column].strip(" *") for row in rows if row[column:] and row[column].strip()]
+                is_number = cells and all(re.fullmatch(NUMBER, cell) for cell in cells)
+                if is_number and not alignment.rstrip().endswith(":"):
+                    found.append(title.strip())
+    return found
+
+
+def test_columns_of_numbers_are_right_aligned():
+    texts = PAGES | {path.name: path.read_text() for path in (ROOT / "experiments").rglob("*.md")}
+    assert {name: titles for name, text in texts.items() if (titles := find_left_numbers(text))} == {}
+    assert find_left_numbers("| a | b | c |\n|---|---|:---|\n| x | **1.5 ± 0.2** | 3 |\n| y | | 4 |") == ["b", "c"]
 
 
 def load_hooks():
@@ -293,6 +321,8 @@ def test_generated_pages_are_those_of_the_code(site):
     assert not [name for name in fields.DEFAULT if f'id="{name}"' not in configuration]
     commands = (site / "reference" / "commands.html").read_text()
     assert not [name for name in entry.COMMANDS if f"usage: mlm {name} " not in commands]
+    as_text = r"<p>(?:mlm (?:sweep|train|evaluate|finetune)|python -m|bash) "  # a command that is no code
+    assert [page for page in (site / "results").glob("*.html") if re.search(as_text, page.read_text())] == []
     names = {path.stem for path in RESULTS.glob("*.md")}
     assert names == {path.stem for path in (site / "results").glob("*.html")}  # each is linked from the first
     page = "".join(path.read_text() for path in (site / "results").glob("*.html"))
@@ -338,6 +368,27 @@ BEYOND_THE_WINDOW = """() => [...document.querySelectorAll("table, pre, img, svg
         if (["auto", "scroll"].includes(getComputedStyle(box).overflowX)) return false;
     return true;
 }).map(element => element.outerHTML.slice(0, 80))"""
+
+
+LEFT_NUMBERS = """() => [...document.querySelectorAll("table")].flatMap(table => [...table.rows[0].cells].filter(head => {
+    const cells = [...table.rows].slice(1).map(row => row.cells[head.cellIndex]).filter(cell => cell?.innerText.trim());
+    const isNumber = cell => !cell.querySelector("code") && new RegExp(NUMBER).test(cell.innerText.trim());
+    return cells.length && cells.every(isNumber) && !cells.every(cell => /right|end/.test(getComputedStyle(cell).textAlign));
+}).map(head => head.innerText))""".replace("NUMBER", json.dumps(f"^{NUMBER}$"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_numbers_of_all_tables_are_right_aligned(site, chromium):
+    tab, seen = chromium.new_page(), 0
+    for page in site.rglob("*.html"):
+        tab.goto(page.as_uri())
+        assert tab.evaluate(LEFT_NUMBERS) == [], page
+        seen += tab.evaluate(
+            "[...document.querySelectorAll('td')].filter(cell => cell.style.textAlign == 'right').length"
+        )
+    assert seen > 1000
+    tab.close()
 
 
 @pytest.mark.exhaustive

@@ -53,6 +53,8 @@ def test_every_cell_runs(tmp_path, monkeypatch):
 def test_a_corpus_becomes_a_table():
     pytest.importorskip("nbclient", reason="nbclient is not installed")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-    *_, table = load_hooks().run_notebook(NOTEBOOK.with_name("own_corpus.ipynb"))
+    *cells, table = load_hooks().run_notebook(NOTEBOOK.with_name("own_corpus.ipynb"))
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    assert outputs and all(output.get("name") == "stdout" for output in outputs)  # no value of a last expression
     rows = table.outputs[0]["data"]["text/markdown"]
     assert "| 15% " in rows and "| 40% " in rows

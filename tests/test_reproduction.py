@@ -118,7 +118,7 @@ def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(sweep_files
         assert page.read_text() == wrong
 
 
-def test_a_page_shows_the_headline_and_the_tables_that_its_experiment_names(sweep_files):
+def test_a_page_shows_the_headline_between_the_experiment_s_own_tables_and_others(sweep_files, monkeypatch):
     folder, results, call = sweep_files
     source = folder / "families.py"
     further = (
@@ -137,13 +137,20 @@ def test_a_page_shows_the_headline_and_the_tables_that_its_experiment_names(swee
     text = page.read_text()
     assert re.search(r"\| model +\| +loss above the floor \(nats\) \|.* seeds \|\n", text)
     assert "Commit abcdef0 (3 runs), 0123456 (1 run)" in text
-    assert "\n\n**Laws** Of all.\n\n| law   |\n" in text and "| falls |" in text and "rises" not in text
+    assert "\n**Laws** Of all.\n\n| law   |\n" in text and "| falls |" in text and "rises" not in text
     assert re.search(
         r"\*\*Claims\*\* Held-out .*\n\n\| verdict +\| is this better +\|.*\n.*\n\| \w+ +\| lstm +\| transformer +\| planned",
         text,
     )
     call(f"--pages={page}")
     assert page.read_text() == text  # from the file of figures alone
+    assert text.index("**Laws**") < text.index("loss above the floor (nats) |") < text.index("**Claims**")
+    assert "<details" not in text
+    monkeypatch.setattr(reproduction, "MAX_ROWS", 3)
+    call("--write", f"--pages={page}")
+    folds = re.findall(r"<summary>Table of (\d+) rows</summary>\n\n(.*?)\n\n</details>", page.read_text(), re.DOTALL)
+    assert folds[0][1].startswith("| model ") and "| falls |" not in "".join(text for _, text in folds)
+    assert all(text.count("\n|") == int(count) + 1 > 4 for count, text in folds)
 
 
 @pytest.mark.exhaustive(but=("default_recipe-check", "small_bert-milestones"))

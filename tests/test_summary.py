@@ -65,6 +65,15 @@ def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
     assert said in table.to_markdown(found, columns)
 
 
+def test_of_many_settings_that_differ_a_description_names_the_first_that_are_no_default():
+    many = {f"data__language__{name}": 7 for name in ("vocab_size", "num_scenes", "num_favorites", "zipf_exponent")}
+    sets = series.group_by_examples([make_run("one", 0, 3.0), make_run("other", 0, 3.4, 5.5, **many)])
+    counts = "500 sequences, 9,000 predictions"
+    own = ("num_favorites", "num_scenes", "vocab_size")  # by name, where as many values differ
+    said = [counts, f"{counts}, {', '.join(f'data.language.{name} 7' for name in own)} and more"]
+    assert [each.description for each in sets] == said
+
+
 @pytest.mark.parametrize("change", ["masks", "rows", "score", "unigram", "floor"])
 def test_what_makes_losses_incomparable_is_seen(change):
     one = make_run("one", 0, 3.0)

@@ -70,13 +70,13 @@ def compare_points(sweep) -> None:
     words += [f"--budget={args.budget}"] if args.budget != "steps" else []
     line = f"mlm sweep run {shlex.join([*words, *(f'{name}={value}' for name, value in changes.items())])}"
     tables = page.collect_tables(experiment, results)
-    own = f"search-{args.scale}"  # in place of another scale's
-    is_searched = any(one.stem == own for one in tables.tables)
-    names = [
-        own if is_searched and name.startswith("search-") else name for name in getattr(experiment, "RESULT_TABLES", ())
-    ]
+    by_stem = {one.stem: one for one in (tables.claims, *tables.tables)}
+    names, search = getattr(experiment, "RESULT_TABLES", ()), f"search-{args.scale}"
+    if search in by_stem:  # in place of another scale's
+        names = [search if name.startswith("search-") else name for name in names]
     assert tables.headline is not None  # a sweep without results ended above
-    shown = reproduction.render_tables(tables.headline, tables.columns, [tables.claims, *tables.tables], names)
+    selected = [by_stem[name] for name in names if name in by_stem]
+    shown = reproduction.render_tables(tables.headline, tables.columns, selected, tables.own)
     if args.evaluate is None:
         evaluate = reproduction.read_figures(path).evaluate if path.exists() else ""
     else:

@@ -48,8 +48,7 @@ def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
 
 def build_line_figure(panels: Sequence[charts.LineChart], styles: dict[str, Style]) -> dict:
     """The spec of line charts of the same series: a plot for each, or for each of its small multiples."""
-    facets = panels[0].facets
-    shown = [(panel, facet, names) for panel in panels for facet, names in (facets or {"": None}).items()]
+    shown = [(panel, *facet) for panel in panels for facet in (panels[0].facets or {"": None}).items()]
     num_labels = max(len(names or panel.series) + len(panel.references) for panel, _, names in shown)
     height = max(HEIGHT, LABEL_HEIGHT * num_labels)
     plots = []
@@ -147,6 +146,7 @@ def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[
         "y": chart.y_name,
         "facets": chart.facets,
         "percent": chart.share,
+        "labels": max(map(len, chart.facets.values() or [chart.series])) + len(chart.references),
         "bounds": chart.bounds and f"{'Band' if chart.band else 'Bars'}: {chart.bounds}.",
         "classes": specs.has_classes(chart),
         "axes": [

@@ -64,10 +64,8 @@ def build_charts(results: Sequence[dict], group: Callable[[dict], str] = series.
             ]
             constants = {name: value for score in scores if score for name, value in score.references.items()}
             references = [Series(name, [], [Estimate(value, None, None)]) for name, value in constants.items()]
-            chart = LineChart(
-                column.name, "milestone", TOPIC, "step", column.title, lines, references, band=True, axes=axes
-            )._replace(limits=metric.bounds)
-            charts.append(chart._replace(log_x=True, log_y=metric.log_scale))
+            look = {"band": True, "limits": metric.bounds, "axes": axes, "log_x": True, "log_y": metric.log_scale}
+            charts.append(LineChart(column.name, "milestone", TOPIC, "step", column.title, lines, references, **look))
     return charts
 
 

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from mlm.report.pages import run_provenance
 from mlm.report.table import Column, NamedTable
 
 MAX_ERRORS = 3.0  # standard errors, beyond which a figure has changed
+MAX_ROWS = 60  # of a table that a page shows without a fold
 EXACT = 1e-4  # relative difference up to which figures without an error, such as floors, are the same
 MARKERS = re.compile(r"(<!-- figures: ([\w.-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 # Columns without which a row may be misread; they are there only where a row has such a mark.
@@ -117,18 +118,19 @@ def collect_figures(
 
 
 def render_tables(
-    headline: Headline, columns: Sequence[Column], tables: Sequence[NamedTable], names: Sequence[str]
+    headline: Headline, columns: Sequence[Column], tables: Sequence[NamedTable], own: Collection[str]
 ) -> list[str]:
-    """Lines of Markdown: the headline's sentence and table, with those of the columns that are MARKS; below them the
-    tables of these names.
-    """
+    """Lines of Markdown: tables, the experiment's `own` (by their stems) above the headline; long ones are folded."""
     shown = [*headline.table.columns]
     shown += [column for column in columns if column.name in MARKS and column not in shown]
     sentence = re.sub(r"[*_]", r"\\\g<0>", headline.sentence)  # of a pattern of files, say
-    parts = [f"**{sentence}**", table.to_markdown(headline.table.rows, shown)]
-    tables_by_name = {one.stem: one for one in tables}
-    for one in (tables_by_name[name] for name in names if name in tables_by_name):
-        parts += [f"**{one.title}** {one.caption}", table.to_markdown(one.rows, one.columns)]
+    runs = headline.table._replace(title=sentence, caption="", columns=shown)
+    parts: list[str] = []
+    for one in sorted([runs, *tables], key=lambda one: (one.stem not in own, one is not runs)):
+        text = table.to_markdown(one.rows, one.columns)
+        if len(one.rows) > MAX_ROWS:
+            text = f"<details markdown>\n<summary>Table of {len(one.rows)} rows</summary>\n\n{text}\n\n</details>"
+        parts += [f"**{one.title}** {one.caption}".strip(), text]
     return "\n\n".join(parts).splitlines()
 
 

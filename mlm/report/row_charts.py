@@ -45,7 +45,7 @@ def build_row_axis(names: Sequence[str], title: str | None = None) -> dict:
 
 
 def build_heat_maps(results: Sequence[dict], group: Callable[[dict], str]) -> list[RowChart]:
-    """The primary score by masking rate, in cells that are darker the further they are from the best of a column."""
+    """The primary score by masking rate, in cells that are bluer the further they are from the best of a column."""
     score = series.select_primary_score(results)
     matrix = series.build_rate_matrix(results, score.name, group)
     if not matrix.rates or len({group(result) for result in results}) > len(matrix.groups):
@@ -59,7 +59,7 @@ def build_heat_maps(results: Sequence[dict], group: Callable[[dict], str]) -> li
             cells.append({"row": row, "rate": f"{100 * rate:g}", "distance": distance, **texts})
             rows.append({"group": name, "rate": 100 * rate, score.name: value})
     best = "below the highest" if score.better > 0 else "above the lowest"
-    note = f"darker: further {best} of its column, which is bold"
+    note = f"bluer: further {best} of its column, which is bold"
     x = {"field": "rate", "type": "ordinal", "sort": None, "title": charts.RATE_TITLE}
     depth = {"field": "distance", "type": "quantitative", "legend": None, "scale": {"range": [0, 0.55]}}
     mean = {"type": "text", "fontSize": 12, "dy": -5, "fontWeight": {"expr": "datum.distance ? 'normal' : 'bold'"}}
@@ -117,9 +117,7 @@ def draw_intervals(
     for row, (value, paper) in enumerate(zip(values, papers, strict=True)):
         ends = min(low, value.mean), max(high, value.mean)  # to which bounds are cut
         bounds = {end: bound and max(ends[0], min(bound, ends[1])) for end, bound in value._asdict().items()}
-        text = table.format_cell(value, column.format)
-        rows.append({"row": row, "mean": value.mean, "low": bounds["low"], "high": bounds["high"]})
-        rows[-1] |= {"paper": paper, "text": text}
+        rows.append({"row": row, **bounds, "paper": paper, "text": table.format_cell(value, column.format)})
     lines = sorted(references.items(), key=lambda entry: entry[1])
     levels = [{"reference": value, "name": [name], "level": level} for level, (name, value) in enumerate(lines)]
     meanings = dict.fromkeys(value.bounds_title for value in values if value.low is not None)
@@ -181,12 +179,8 @@ def make_row_labels(rows: Sequence[dict], columns: Sequence[Column]) -> list[str
             values: dict[str, set] = {}
             for label, cell in zip(labels, cells, strict=True):
                 values.setdefault(label, set()).add(cell)
-            labels = [
-                label
-                if len(values[label]) == 1 or cell is None
-                else f"{label}, {column.title} {table.format_cell(cell, column.format)}"
-                for label, cell in zip(labels, cells, strict=True)
-            ]
+            ends = [f", {column.title} {table.format_cell(cell, column.format)}" * (cell is not None) for cell in cells]
+            labels = [label + end * (len(values[label]) > 1) for label, end in zip(labels, ends, strict=True)]
     return labels
 
 
@@ -220,7 +214,7 @@ def build_confusion(name: str, result: Mapping[str, Any]) -> RowChart:
     shade = {"field": "share", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1], "range": [0, 0.6]}}
     number = {"condition": {"test": "datum.count > 0", "field": "count"}, "value": ""}
     spec = {
-        "title": {"text": f"{name}: classes", "subtitle": "examples; darker: a larger share of the true class"},
+        "title": {"text": f"{name}: classes", "subtitle": "examples; bluer: a larger share of the true class"},
         "data": {"values": rows},
         "height": {"step": 22},
         "encoding": {"x": {"field": "predicted", **axis}, "y": {"field": "true", **axis}},

@@ -29,6 +29,7 @@ EXCESS = "excess_nats"  # the column of the excess loss, the loss minus its floo
 # Config fields that determine the examples and masks.
 EVALUATION_FIELDS = re.compile(r"(data|tokenizer|pack)\.|eval\.(?!mask_rates)|objective|model\.directionality")
 FLOOR = "loss minus excess loss"
+MAX_DIFFERENCES = 3  # config fields that a description of examples names
 UNIGRAM = "unigram"  # the reference that predicts each token by its frequency
 
 
@@ -173,15 +174,18 @@ def group_by_examples(results: Sequence[dict]) -> list[EvaluationSet]:
 
 
 def describe_set(runs: Sequence[dict], sets: Sequence[Sequence[dict]]) -> str:
-    """The numbers of examples and predictions, and the config fields in which the sets differ."""
+    """The counts of a set, and the fields in which sets differ; of many those that differ most and are no default."""
     values, titles = runs[0]["evaluation"], {"rows": "sequences", "predictions": "predictions"}
-    counts = [f"{values[name]:,} {title}" for name, title in titles.items() if name in values]
-    differences = []
+    parts = [f"{values[name]:,} {title}" for name, title in titles.items() if name in values]
+    found = []
     for name in filter(EVALUATION_FIELDS.match, fields.flatten(config.Config(), results_only=True)):
         settings = [{str(run["config"].get(name)) for run in members} for members in sets]
-        if len(set.union(*settings)) > 1 and all(len(members) == 1 for members in settings):
-            differences.append(f"{name} {str(runs[0]['config'].get(name))[:60]}")
-    return ", ".join([*counts, *(differences or ["the same settings"])])
+        if (count := len(set.union(*settings))) > 1 and all(len(members) == 1 for members in settings):
+            found.append((-count, name, str(runs[0]["config"].get(name))))
+    if len(found) > MAX_DIFFERENCES:
+        found = sorted(one for one in found if one[2] != str(fields.DEFAULT[one[1]]))
+    parts += [f"{name} {value[:60]}" for _, name, value in found[:MAX_DIFFERENCES]]
+    return ", ".join(parts) + (" and more" if len(found) > MAX_DIFFERENCES else "")
 
 
 def evaluations_by_rate(result: dict) -> dict[float, dict]:

@@ -168,7 +168,7 @@ def replace_signs(text: str) -> str:
     return text.replace("±", "$\\pm$").replace("†", "$^\\dagger$").replace(EN_DASH, "--")
 
 
-def to_grid(rows: Sequence[dict], columns: Sequence[Column], style: str = "github") -> str:
+def to_grid(rows: Sequence[dict], columns: Sequence[Column], style: str = "pipe") -> str:
     """The table without notes, in a style of tabulate."""
     cells = [[format_cell(row.get(column.name), column.format) for column in columns] for row in rows]
     align = ["right" if column.format else "left" for column in columns]

@@ -1,6 +1,7 @@
 """The state of a sweep for people: each point's state, step, losses and time left; on a terminal a live table."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -186,8 +187,8 @@ class SweepDisplay:
         self.training: set[str] = set()
         self.last_lines: dict[str, LastLine] = {}
         self.shown_errors: dict[str, str] = {}  # the first point that has it
-        console = Console()
-        self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        is_terminal = sys.stdout.isatty()  # not what rich says, which trusts FORCE_COLOR, and Jupyter sets that
+        self.live = Live(console=Console(), auto_refresh=False) if is_terminal else None
 
     def __enter__(self):
         if self.live:

@@ -34,7 +34,7 @@ function parallel({ title, better, trials }) {
   const label = "split(replace(replace(datum.value, '.', '. '), regexp('_', 'g'), ' '), ' ')";
   const axis = { orient: "top", labelAngle: 0, labelExpr: label, labelPadding: 12, domain: false, ticks: false, grid: true };
   return {
-    title: { text: title, subtitle: "a line is a trial, the darker the better its score, which is best at the top" },
+    title: { text: title, subtitle: "a line is a trial, the bluer the better its score, which is best at the top" },
     width: "container", height: 260, autosize: { type: "fit-x", contains: "padding" },
     encoding: {
       x: { field: "axis", type: "ordinal", sort: names, scale: { type: "point" }, title: null, axis },
@@ -49,6 +49,13 @@ function parallel({ title, better, trials }) {
         mark: { type: "text", align: "left", dx: 5, dy: { expr: "10 - 18 * datum.place" }, color: "var(--soft)" } },
     ],
   };
+}
+
+// The first words of all names, such as the size that the title of a small multiple says.
+function sharedStart(names) {
+  const [first, ...others] = names.map(name => name.split("-"));
+  const count = first.findIndex((word, i) => i === first.length - 1 || others.some(other => other[i] !== word));
+  return first.slice(0, count).map(word => `${word}-`).join("");
 }
 
 // A figure: one of the charts of a topic along one of its axes, with a crosshair that reads the values, and a plot for
@@ -124,7 +131,11 @@ class Drawing {
     }
     for (const layer of spec.layer.slice(-2)) {  // labels
       layer.transform.unshift(...places);
-      if (layer.mark.type === "text") layer.mark.limit = element.clientWidth * .3;
+      if (layer.mark.type !== "text") continue;
+      layer.mark.limit = element.clientWidth * .3;
+      if (!shown) continue;
+      layer.transform.push({ calculate: `replace(datum.series, ${JSON.stringify(sharedStart(shown))}, "")`, as: "label" });
+      layer.encoding.text = { field: "label" };
     }
     spec.data = data[chart.data];
     transform[0].calculate = `datum[${JSON.stringify(axis.x)}]`;

@@ -12,8 +12,8 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
                                 default: the size of its model
     SEARCHES                    searches by scale (mlm/experiment/searches.py): those of the table's rows are stated
     PAPER_TABLES                papers' ablations (report/paper_tables.py), shown beside the same changes of ours
-    RESULT_TABLES               names of the tables that `mlm sweep compare --pages` shows below the headline's: claims,
-                                search-SCALE, milestones, papers, of tables()
+    RESULT_TABLES               names of the tables that `mlm sweep compare --pages` shows: those of tables() above the
+                                table of runs; claims, search-SCALE, milestones, papers below it
 """
 
 import collections
@@ -76,6 +76,7 @@ class Findings(NamedTuple):
     claims: NamedTable = NamedTable("claims", "", "", (), ())
     headline: Headline | None = None
     tables: Sequence[NamedTable] = ()  # beside these
+    own: Collection[str] = ()  # the stems of those that are the experiment's own
     charts: Sequence[Chart] = ()
     searches: Mapping[str, dict] = {}  # the trials of each
 
@@ -120,6 +121,7 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
         f"{'negative' if score.better < 0 else 'positive'} if the first is better."
     )
     tables = [*experiment.tables(results)] if hasattr(experiment, "tables") else []
+    own = [one.stem for one in tables]
     for scale, search, searched in iterate_searches(experiment, groups):
         caption = f"Trials of each row, at rungs {', '.join(f'{rung:g}' for rung in search.rungs)} of its length."
         content = expected_best.build_table(searched, search.score)
@@ -130,7 +132,7 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
     tables.append(paper_tables.build_table(getattr(experiment, "PAPER_TABLES", ()), groups))
     claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
     first = build_headline(results, rows, columns, groups, families)
-    return Findings(rows, columns, claims_table, first, [entry for entry in tables if entry.rows])
+    return Findings(rows, columns, claims_table, first, [entry for entry in tables if entry.rows], own)
 
 
 def iterate_searches(
@@ -142,9 +144,8 @@ def iterate_searches(
         for name, row in search.rows.items():
             if name in groups and row.chosen.items() <= groups[name][0]["config"].items():
                 score_T = expected_best.fill_scores([trial.scores for trial in row.trials], search.better)
-                rows[name] = expected_best.SearchedRow(
-                    row.chosen, row.ranges, score_T, search.better, [trial.values for trial in row.trials]
-                )
+                values = [trial.values for trial in row.trials]
+                rows[name] = expected_best.SearchedRow(row.chosen, row.ranges, score_T, search.better, values)
         if rows:
             yield scale, search, rows
 
