@@ -95,6 +95,17 @@ def test_recurrence_in_one_direction(platform, monkeypatch):
     near(gradient, plain_gradient, 1e-5)
 
 
+def test_a_gpu_runs_both_directions_in_one_product_a_token(monkeypatch):
+    cfg = small_config("rnn", "gru", model__num_layers=1, model__rnn_unroll=3)
+    jaxprs = {}
+    for platform in ("cpu", "gpu"):
+        monkeypatch.setattr(platform_kernels, "find_platform", lambda platform=platform: platform)
+        ((_, gradient), (_, plain_gradient)), (jaxprs[platform], _) = compute_both_paths(cfg)
+    near(gradient, plain_gradient, 1e-5)
+    num_products = {platform: jaxpr.count("dot_general") for platform, jaxpr in jaxprs.items()}
+    assert num_products["gpu"] < num_products["cpu"]
+
+
 @pytest.mark.parametrize(
     "cross_entropy",
     [cross_entropy, *(functools.partial(blocked_cross_entropy, block) for block in (VOCAB, 16, 7))],

@@ -56,8 +56,11 @@ def test_names_are_accepted(kernels):
     ("platform", "expected"),
     [
         ("cpu", ALL),
-        ("gpu", "cross_entropy,gelu,cudnn_attention,fused_attention,recomputation"),
-        ("tpu", "recurrence,blocked_cross_entropy,gelu,splash_attention,fused_attention,recomputation"),
+        ("gpu", "recurrence,cross_entropy,gelu,cudnn_attention,fused_attention,recomputation"),
+        (
+            "tpu",
+            "recurrence,blocked_cross_entropy,gelu,splash_attention,fused_attention,fused_recurrence,recomputation",
+        ),
     ],
 )
 def test_the_platform_decides_for_auto_alone(platform, expected, monkeypatch):

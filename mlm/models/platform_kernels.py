@@ -13,18 +13,22 @@ from mlm.base import config, errors
 
 KERNELS = (
     *("matmul", "recurrence", "cross_entropy", "blocked_cross_entropy", "gelu"),
-    *("attention", "cudnn_attention", "splash_attention", "fused_attention", "fused_norm", "recomputation"),
+    *("attention", "cudnn_attention", "splash_attention", "fused_attention", "fused_norm", "fused_recurrence"),
+    "recomputation",
 )
 FUSED_ATTENTION = ("cudnn_attention", "splash_attention")  # they drop no attention weights, as fused_attention does
 VOCAB_BLOCK = 8192  # entries of a block of `blocked_cross_entropy`, at most
 REFERENCE = "reference"  # none of them
 # Those that make a training step faster than XLA's code for the plain formulas, by platform. Measured by the part
-# `kernels` of experiments/benchmark: results/benchmark.md; a TPU's, and a GPU's recomputation and fused_attention, by
-# what their compilers say (docs/scaling.md). On other platforms: none.
+# `kernels` of experiments/benchmark: results/benchmark.md; a TPU's, and a GPU's recurrence, recomputation and
+# fused_attention, by what their compilers say (docs/scaling.md). On other platforms: none.
 FASTER_KERNELS = {
     "cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention"),
-    "gpu": ("gelu", "cross_entropy", "cudnn_attention", "fused_attention", "recomputation"),
-    "tpu": ("recurrence", "blocked_cross_entropy", "gelu", "splash_attention", "fused_attention", "recomputation"),
+    "gpu": ("recurrence", "gelu", "cross_entropy", "cudnn_attention", "fused_attention", "recomputation"),
+    "tpu": (
+        *("recurrence", "blocked_cross_entropy", "gelu", "splash_attention", "fused_attention"),
+        *("fused_recurrence", "recomputation"),
+    ),
 }
 
 

@@ -12,7 +12,17 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import incremental, layers, lm, parallel_cells, platform_kernels, recurrence, residual, stack
+from mlm.models import (
+    fused_recurrence,
+    incremental,
+    layers,
+    lm,
+    parallel_cells,
+    platform_kernels,
+    recurrence,
+    residual,
+    stack,
+)
 
 CELLS: dict[str, Any] = recurrence.CELLS | parallel_cells.CELLS  # the first is the default
 
@@ -30,18 +40,22 @@ class RecurrentLayer(residual.ResidualLayer):
         """out_BxLxD of the recurrence, in one direction or both."""
         model = self.model
         y_LxBxD = jnp.swapaxes(y_BxLxD, 0, 1)
-        inputs = []  # of each direction: its name, what it reads in its order, whether a token continues its segment
+        is_fused = fused_recurrence.can_use_fused(model, len(y_BxLxD))
+        # Of each direction: its name, what it reads in its order (the kernel in the text's), whether a token, in its
+        # order, continues its segment.
+        inputs = []
         for name in ("forward", "backward")[: 1 if model.directionality == "causal" else 2]:
             step = -1 if name == "backward" else 1
             segments_LxB = segments_BxL.T[::step]
             same_LxB = jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0)))
-            inputs.append((name, y_LxBxD[::step], same_LxB))
+            inputs.append((name, y_LxBxD if is_fused else y_LxBxD[::step], same_LxB))
         if model.cell in parallel_cells.CELLS:
             states = [self.run_parallel(*direction) for direction in inputs]
         else:
-            states = self.run_sequential(inputs)
+            states = self.run_sequential(inputs, is_fused=is_fused)
         forward_LxBxH, *backward = states
-        backward = [h_LxBxH[::-1] for h_LxBxH in backward]
+        if not is_fused:
+            backward = [h_LxBxH[::-1] for h_LxBxH in backward]
         if left_B is not None:
             backward = [jnp.where(left_B[:, None], 0, h_LxBxH) for h_LxBxH in backward]
         h_LxBxH = jnp.concatenate([forward_LxBxH, *backward], -1)
@@ -52,8 +66,8 @@ class RecurrentLayer(residual.ResidualLayer):
         out_LxBxH, _ = CELLS[self.model.cell](self.model, name=f"{name}_cell")(y_LxBxD, same_LxB)
         return out_LxBxH.astype(y_LxBxD.dtype)
 
-    def run_sequential(self, inputs):
-        """The states LxBxH of a cell of recurrence in each direction."""
+    def run_sequential(self, inputs, *, is_fused: bool):
+        """The states LxBxH of a cell of recurrence in each direction; is_fused: by the kernel, in the text's order."""
         model, cell = self.model, recurrence.CELLS[self.model.cell]
         rnn_dim, gate_dim = model.rnn_dim, cell.gates * model.rnn_dim
         has_bias, zeros = cell.has_recurrent_bias and model.bias == "all", (nn.initializers.zeros, (gate_dim,))
@@ -69,6 +83,8 @@ class RecurrentLayer(residual.ResidualLayer):
             kernel_HxG = self.param(f"{name}_kernel", init_kernel).astype(model.dtype)
             bias_G = self.param(f"{name}_bias", *zeros) if has_bias else jnp.zeros(gate_dim)
             directions.append((kernel_HxG, bias_G.astype(y_LxBxD.dtype), input_LxBxG, same_LxB))
+        if is_fused:
+            return fused_recurrence.scan_cell_fused(cell, *zip(*directions, strict=True))
         if platform_kernels.uses_kernel(model, "recurrence"):
             return recurrence.scan_cell_fast(cell, model.rnn_unroll, *zip(*directions, strict=True))
         scan = functools.partial(recurrence.scan_cell, cell, unroll=model.rnn_unroll)
