@@ -125,6 +125,8 @@ def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple
     data, pack = cfg.data, cfg.pack
     with contextlib.suppress(OSError):  # a cache that is only read
         files.local_folder(files.make_path(data.cache_dir)).mkdir(parents=True, exist_ok=True)  # for digests
+    if pack.mode == "stream":
+        corpus.check_running_text(data)
     content = corpus.compute_fingerprint(data)
     shard_mb = find_shard_mb(data, pack)
     tokenizer = tokenizer or vocabulary.get_or_train_tokenizer(cfg, content, shard_mb)
