@@ -114,7 +114,11 @@ class Packer(NamedTuple):
                 writer.write_examples(arrays)
             return {"documents": count[0]}
 
-        return columns.write_splits(folder, self.layout, write)
+        counts = columns.write_splits(folder, self.layout, write)
+        if self.data.corpus == "text" and corpus.compute_fingerprint(self.data) != self.inputs["corpus"]:
+            expected = "files that stay as they are while they are packed; start again"
+            raise errors.ConfigError(f"config.data.path = {self.data.path!r}: expected {expected}")
+        return counts
 
 
 def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple[Packer, Tokenizer]:
