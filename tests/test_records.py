@@ -173,6 +173,9 @@ def test_a_folder_is_read_with_all_below_it(tmp_path):
     (tmp_path / "below" / "b.jsonl.gz").write_bytes(gzip.compress(write_json(documents[10:20])))
     (tmp_path / "below" / "c.txt").write_text("\n".join(documents[20:]))
     (tmp_path / "README.md").write_text("not a document")
+    for hidden in ("._c.txt", ".checkpoints/c.txt", "below/.d/e/c.txt"):
+        (tmp_path / hidden).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / hidden).write_bytes(b"hidden" if "/" in hidden else bytes(99))
     (tmp_path / "dataset_infos.json").write_text('{"default": {"features": {}}}')
     assert read(tmp_path) == documents
 

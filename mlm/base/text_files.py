@@ -93,9 +93,13 @@ def split_paths(text: str) -> list[str]:
     """Paths separated by commas; a comma of a name that a file or folder has is left in it."""
     parts = text.split(",")
     paths: list[str] = []
+
+    def has_comma(name):  # what is there, up to the folder with the last comma; a glob may follow
+        return os.path.exists(os.path.expanduser(re.sub(r"(,[^,/]*)/[^,]*\Z", r"\1", name)))
+
     while parts:
         names = (",".join(parts[:count]).strip() for count in range(len(parts), 1, -1))
-        paths.append(next((name for name in names if os.path.exists(os.path.expanduser(name))), parts[0].strip()))
+        paths.append(next(filter(has_comma, names), parts[0].strip()))
         parts = parts[paths[-1].count(",") + 1 :]
     return [path for path in paths if path]
 

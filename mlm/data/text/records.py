@@ -83,6 +83,8 @@ def detect_kind(path: str) -> str:
 def list_folder(field: str, folder: Path) -> list[Path]:
     """The files of a folder and those below it, by their endings; of one that `datasets` saved, those it names.
 
+    Hidden ones are left out, as by globs: copies of editors and notebooks, and what macOS puts beside files.
+
     Raises ConfigError for a folder of several splits that `datasets` saved.
     """
     state = folder / "state.json"
@@ -98,7 +100,9 @@ def list_folder(field: str, folder: Path) -> list[Path]:
     if (folder / "dataset_dict.json").is_file():
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
         raise errors.ConfigError(f"{field} = {str(folder)!r}: expected one split of it: {', '.join(splits)}")
-    return [path for path in folder.rglob("*") if path.is_file() and has_known_ending(path.name)]
+    names = (path.relative_to(folder).parts for path in folder.rglob("*") if has_known_ending(path.name))
+    visible = (folder.joinpath(*parts) for parts in names if not any(part.startswith(".") for part in parts))
+    return [path for path in visible if path.is_file()]
 
 
 def has_known_ending(path: str) -> bool:
