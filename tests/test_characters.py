@@ -105,6 +105,26 @@ def test_a_held_out_file_is_a_stream_of_its_own(folder):
     assert packed.tokenizer.decode(packed.validation["ids"][packed.validation["segments"] > 0]) == " b a \n\n"
 
 
+@pytest.mark.parametrize("mode", [mode for mode in packing.PACKERS if mode != "stream"])
+def test_documents_have_no_unknown_character(folder, mode):
+    """Line ends and tabs among them, which lie between sentences."""
+    for seed in range(20):
+        (folder / f"{seed}.txt").write_text("a" + ". \n".join(text(seed + i, 50) for i in range(0, 100, 20)) + "b")
+    packed = pack.load_dataset(resolve(folder, pack__mode=mode, data__validation_fraction=0.4))
+    assert packed.manifest["train"]["unknown"] == 0 and {*"\n\t "} < {*packed.tokenizer.pieces}
+
+
+def test_a_held_out_file_is_never_trained_on(folder):
+    for name in ("a.txt", "b.txt"):
+        (folder / name).write_text(f"{name} a b\n" * 40)
+    cfg = resolve(folder, data__validation_path=f"{folder}/b.txt", data__validation_fraction=0.05)
+    with pytest.raises(errors.ConfigError, match=r"^config\.data\.path = .*, as .*b\.txt is: pack\.mode=stream"):
+        pack.load_dataset(cfg)
+    (folder / "c.toml").write_text('[[sources]]\nname = "one"\ncorpus = "docstrings"\nweight = 1\n')
+    with pytest.raises(errors.ConfigError, match=r"c\.toml: source 'one': corpus = 'docstrings': expected text"):
+        pack.load_dataset(resolve(folder, data__path="", data__sources=f"{folder}/c.toml"))
+
+
 def test_the_vocabulary_is_of_the_training_part(folder):
     (folder / "a.txt").write_text("ab" * 95 + "z" * 10)
     packed = pack.load_dataset(resolve(folder))

@@ -13,6 +13,7 @@ import pytest
 from small import stop_at, train_config
 
 from mlm.base import config, errors, fields, phases
+from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.data.rows import loader, mixture, pack
 from mlm.evaluation import engine
 from mlm.experiment import paper_recipes
@@ -218,6 +219,18 @@ def test_a_phase_of_the_same_length_goes_on_where_the_one_before_ended(tmp_path)
     assert mixture.count_drawn([first, second], 6)[0].tolist() == [30, 10]
     rates = make_config(tmp_path, content=FILE, phases__shares=(0.5, 0.5), phases__mask_rate=(0.4, 0.2))
     assert phases.count_work(rates, range(2, 7)) == 5 and phases.count_work(cfg, range(3, 5)) == 3
+
+
+def test_the_order_of_sources_is_a_part_of_what_a_run_is_trained_on(tmp_path):
+    rows, first = FILE.replace("weight = 3", "weight = 1").split("\n\n"), []
+    for number, content in enumerate(("\n\n".join(rows), "\n".join(rows[::-1]))):
+        packed = pack.load_dataset(make_config(tmp_path / str(number), content=content, tokenizer__vocab_size=14))
+        first.append(packed.manifest["inputs"])
+        ids_NxL = packed.train["ids"][:]
+        is_unknown_NxL, is_piece_NxL = ids_NxL == UNK, ids_NxL >= NUM_SPECIAL
+        share = is_unknown_NxL.sum() / (is_unknown_NxL | is_piece_NxL).sum()
+        assert packed.manifest["train"]["unknown"] == pytest.approx(share) and share > 0.1
+    assert first[0] != first[1]
 
 
 def test_sizes_to_a_power_are_weights(tmp_path):

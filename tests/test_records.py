@@ -35,7 +35,11 @@ def write_delimited(documents, delimiter):
 
 
 def to_table(documents):
-    return pyarrow.table({"id": list(range(len(documents))), "text": documents})
+    return (
+        documents
+        if isinstance(documents, pyarrow.Table)
+        else pyarrow.table({"id": list(range(len(documents))), "text": documents})
+    )
 
 
 def write_parquet(documents):
@@ -69,6 +73,10 @@ def draw(count=40, seed=0):
     return [("A " + " ".join(rng.choices(WORDS, k=rng.randint(1, 30)))).strip() for _ in range(count)]
 
 
+def compress_to_zstd(raw):
+    return pyarrow.compress(raw, codec="zstd", asbytes=True)
+
+
 def read(pattern, column="text"):
     found = files.find_files("config.data.path", str(pattern), column)
     return [one.text for one in files.read_documents(found, LINES, "", column)]
@@ -94,9 +102,15 @@ def test_text_is_read_whatever_compresses_it(tmp_path, ending):
 
 
 def test_zstandard_is_read(tmp_path):
-    with pyarrow.output_stream(str(tmp_path / "a.jsonl.zst"), compression="zstd") as file:
-        file.write(write_json(draw()))
-    assert read(tmp_path / "a.jsonl.zst") == draw()
+    """In several frames, too, and with some to skip, as pzstd writes them."""
+    lines, skipped = (
+        write_json(draw()).splitlines(keepends=True),
+        b"\x5a\x2a\x4d\x18" + bytes([4, 0, 0, 0]) + b"\xff\0\xfe\xfd",
+    )
+    for between in (b"", skipped):
+        parts = (between + compress_to_zstd(b"".join(lines[i : i + 10])) for i in range(0, len(lines), 10))
+        (tmp_path / "a.jsonl.zst").write_bytes(b"".join(parts))
+        assert read(tmp_path / "a.jsonl.zst") == draw()
 
 
 def test_content_decides_where_a_name_says_something_else(tmp_path):
@@ -159,6 +173,9 @@ def test_a_folder_is_read_with_all_below_it(tmp_path):
     (tmp_path / "below" / "b.jsonl.gz").write_bytes(gzip.compress(write_json(documents[10:20])))
     (tmp_path / "below" / "c.txt").write_text("\n".join(documents[20:]))
     (tmp_path / "README.md").write_text("not a document")
+    for hidden in ("._c.txt", ".checkpoints/c.txt", "below/.d/e/c.txt"):
+        (tmp_path / hidden).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / hidden).write_bytes(b"hidden" if "/" in hidden else bytes(99))
     (tmp_path / "dataset_infos.json").write_text('{"default": {"features": {}}}')
     assert read(tmp_path) == documents
 
@@ -219,6 +236,43 @@ def test_rows_of_one_id_are_held_out_together_and_messages_name_them(tmp_path, c
     (tmp_path / "a.txt").write_text("no rows")
     with pytest.raises(errors.ConfigError, match=r"config\.data\.id_column = 'id': expected a file of rows"):
         corpus.compute_fingerprint(config.Data(corpus="text", path=str(tmp_path / "a.txt"), id_column="id"))
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_every_type_of_text_is_read(tmp_path, kind, ending):
+    texts, path = pyarrow.array([*draw(), None]), tmp_path / f"a.{ending}"
+    texts = texts.dictionary_encode() if kind == "dictionary" else texts.cast(getattr(pyarrow, kind)())
+    table = pyarrow.table({"text": texts})
+    if ending == "parquet":
+        parquet.write_table(table, path)
+    else:
+        with pyarrow.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    assert read(path) == draw()
+
+
+TWICE = pyarrow.Table.from_arrays([pyarrow.array(["a"]), pyarrow.array(["b"])], ["text", "text"])
+AMBIGUOUS = {  # by file: its content, which readers take in several ways, or whose parts are out of reach
+    "a.csv": b"text,text\na,b\n",
+    "b.csv": b"text;label\na;b\n",
+    "c.csv": b"text\tlabel\na\tb\n",
+    "d.tsv": b"text,label\na,b\n",
+    "e.parquet": write_parquet(TWICE),
+    "f.arrow": write_arrow(TWICE, pyarrow.ipc.new_file),
+    "g.arrow": write_arrow(TWICE, pyarrow.ipc.new_stream),
+    "h.parquet.gz": gzip.compress(write_parquet(["a"])),
+    "i.arrow.gz": gzip.compress(write_arrow(["a"], pyarrow.ipc.new_file)),
+}
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_an_ambiguous_table_is_refused_in_a_line(tmp_path, name):
+    (tmp_path / name).write_bytes(AMBIGUOUS[name])
+    with pytest.raises(
+        errors.ConfigError, match=rf"{name}.*: expected (a name that one|the names of|.* not compressed)"
+    ):
+        read(tmp_path / name)
 
 
 def test_rows_without_text_are_counted(tmp_path, caplog):

@@ -136,6 +136,23 @@ def change_unseen(path):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+@pytest.mark.parametrize("shard_mb", [0.003, 1])
+def test_a_file_that_changes_while_it_is_packed_is_refused(tmp_path, monkeypatch, shard_mb):
+    cfg, read = make_config(write_texts(tmp_path / "texts", random.Random(0)), tmp_path, pack__shard_mb=shard_mb), []
+    pack.load_tokenizer(cfg)
+
+    def read_documents(*args, whole=corpus.read_documents):
+        yield from whole(*args)
+        with open(tmp_path / "texts/0.txt", "a") as file:
+            file.write("\n\nab ef")
+        read.append(args)
+
+    monkeypatch.setattr(corpus, "read_documents", read_documents)
+    with pytest.raises(errors.ConfigError, match=r"^config\.data\.path = .*texts': expected files that stay as"):
+        pack.load_dataset(cfg)
+    assert read and not [*tmp_path.glob("rows-*"), *tmp_path.glob("shard-*")]
+
+
 def test_a_start_hashes_what_has_another_size_or_time_and_verify_all(tmp_path, caplog):
     folder = write_texts(tmp_path / "texts", random.Random(4))
     source, cfg = tmp_path / "texts" / "0.txt", make_config(folder, tmp_path / "cache")
@@ -154,7 +171,7 @@ def test_a_start_hashes_what_has_another_size_or_time_and_verify_all(tmp_path, c
     assert file.read_bytes() == before
     change_unseen(source)
     assert pack.load_dataset(cfg).folders == first.folders
-    os.utime(source)
+    os.utime(source, ns=(4 * 10**18, 4 * 10**18))  # in the future
     assert pack.load_dataset(cfg).folders != first.folders
     change_unseen(source)  # its old content, too young to be known by its time
     assert pack.load_dataset(cfg).folders == first.folders

@@ -60,6 +60,7 @@ def read_task(path):
             "a tag for each word: N, O",
         ),
         (lambda draw, text: " ".join("O" if word != "a" else "B-X" for word in text.split()), "tagging", "B-X, O"),
+        (lambda draw, text: " ".join("Target" for _ in text.split()[1:]) + " O", "tagging", "O, Target"),
     ],
 )
 def test_all_rows_are_examples_of_what_the_labels_are(tmp_path, label, objective, found):
@@ -129,12 +130,16 @@ def test_texts_that_belong_together_need_no_label_but_their_objective(tmp_path):
 
 def test_formats_give_the_same_task_and_rows_without_text_or_label_are_counted(tmp_path):
     rows = draw_rows(label=lambda draw, text: draw.choice([1, 2]))
+    floats = [row | {"label": float(row["label"]) if i % 2 else row["label"]} for i, row in enumerate(rows)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row | {"label": float(row["label"])}) + "\n" for row in rows))
-    made = [
-        table_task.write_task(path, tmp_path, COLUMNS, 0.2, 0).path
-        for path in (write_csv(tmp_path / "t.csv", rows), str(tmp_path / "t.jsonl"))
-    ]
-    assert made[0] == made[1]
+    (tmp_path / "f").mkdir()
+    tables = (
+        write_csv(tmp_path / "t.csv", rows),
+        write_csv(tmp_path / "f" / "t.csv", floats),
+        str(tmp_path / "t.jsonl"),
+    )
+    made = [table_task.write_task(path, tmp_path, COLUMNS, 0.2, 0).path for path in tables]
+    assert len({*made}) == 1
     more = [*rows, {"one": "", "label": "1"}, {"one": "the horse", "label": ""}, {"one": "a cow", "label": "nan"}]
     task = table_task.write_task(write_csv(tmp_path / "t.csv", more), tmp_path, COLUMNS, 0.2, 0)
     assert task.path == made[0] and task.description.endswith("3 rows without text or label left out")
@@ -146,7 +151,7 @@ def test_formats_give_the_same_task_and_rows_without_text_or_label_are_counted(t
         (draw_rows(), {"label": "labl"}, "t.csv, whose first line has their names: no column 'labl'"),
         (draw_rows(), {"text": "on"}, "--text = 'on': expected a column of texts"),
         (draw_rows(label=lambda draw, text: "a"), {}, "two different labels or more"),
-        (draw_rows(9), {}, "leaves one side empty"),
+        (draw_rows(9), {}, "of 9 texts (2 classes) --held_out=0.001 leaves one side empty"),
     ],
 )
 def test_a_table_that_is_no_task_is_refused_in_a_line(tmp_path, rows, columns, said):
@@ -161,10 +166,10 @@ def test_a_table_comes_back_with_all_rows_and_columns_and_predictions(plain, tmp
     folder = make_head_folder(plain, tmp_path, "bert-classify")
     model, out = mlm.load(folder), tmp_path / "out.csv"
     rows = [{"id": str(i), "text": row["one"], "label": row["label"]} for i, row in enumerate(draw_rows(9))]
-    rows[4]["text"] = ""
+    rows[4]["text"], rows[5]["label"], rows[6]["label"] = "", "two\rrows", 'a "quote",\nand more'
     path = write_csv(tmp_path / "new.csv", rows)
     use.main(["predict", str(folder), path, f"--out={out}"])
-    found = list(csv.DictReader(out.open()))
+    found = list(csv.DictReader(out.open(newline="")))
     assert [{name: row[name] for name in rows[0]} for row in found] == rows
     names = [name for name in found[0] if name.startswith("p(")]
     for row in found:
@@ -221,9 +226,14 @@ def test_rows_with_other_values_than_texts_come_back(plain, tmp_path, capsys):
     path.write_text('{"text": null, "a": NaN}\n{"text": "the old horse", "a": [1], "later": 2}\n')
     for out in ("out.csv", "out.jsonl"):
         use.main(["predict", folder, str(path), f"--out={tmp_path / out}"])
+    assert get_refusal(use.main, ["predict", folder, str(path), str(path)]).startswith(f"predict = '{path}': expected")
     assert (tmp_path / "out.csv").read_text().splitlines()[0].startswith("text,a,predicted,p(")
     first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert first["a"] is None and first["predicted"] is None and second["later"] == 2 and second["predicted"]
+    (tmp_path / "half.jsonl").write_text('{"text": "the horse", "half": "\\ud800"}\n')
+    for out in ("half.csv", "back.jsonl"):
+        use.main(["predict", folder, str(tmp_path / "half.jsonl"), f"--out={tmp_path / out}"])
+    assert json.loads((tmp_path / "back.jsonl").read_text())["half"] == "\ud800"
     use.main(["predict", folder, str(path)])
     use.main(["predict", folder, "the old horse sleeps near the river . " * 12])
     assert "the old horse" in capsys.readouterr().out

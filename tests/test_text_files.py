@@ -149,6 +149,11 @@ def test_a_path_is_taken_as_it_stands_before_it_is_a_glob_or_a_list(tmp_path):
     cfg = config.Config(data=config.Data(corpus="text", path=",".join(paths)))
     assert [path for _, path in submit.find_data_paths([cfg])] == paths
     assert files.find_files("data.path", cfg.data.path) == sorted(paths)
+    for beside in ("", f"{tmp_path}/b,c.txt, ", f"{tmp_path}/g*.txt,"):
+        for name in ("j,k", "j,k/*.txt", "j,k/l.txt"):
+            assert str(tmp_path / "j,k/l.txt") in files.find_files("data.path", f"{beside}{tmp_path}/{name}", "text")
+    again = [f"{tmp_path}/./plain.txt", f"{tmp_path}//plain.txt", f"{tmp_path}/j,k/../plain.txt"]
+    assert len(files.find_files("data.path", ",".join([*paths, *again]))) == len(paths)
     globs = f"{tmp_path}/[h]/*.txt, {tmp_path}/a[0-9].txt"
     assert files.find_files("data.path", globs) == [str(tmp_path / "[h]/i.txt"), str(tmp_path / "a1.txt")]
 

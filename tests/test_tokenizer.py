@@ -114,6 +114,8 @@ def test_words_come_most_frequent_first():
     assert words.pieces[5:] == ["d", "a", "b"] and words.encode("a b c [MASK]") == [6, 7, 1, 1]
     every = kinds.train_tokenizer(config.Tokenizer(kind="words", vocab_size=0), [*texts, "Anna anna Anna"])
     assert every.pieces[5:] == ["d", "a", "Anna", "b", "anna", "c"]  # upper and lower case stay apart
+    long = " ".join(random.Random(0).choices(["a", "bcd", "e" * 9], k=tokenizer.MAX_TRAINING_PIECE))
+    assert {*kinds.train_tokenizer(config.Tokenizer("words", 0), [long]).pieces[5:]} == {*long.split()}
 
 
 def test_a_large_corpus_is_sampled_evenly():

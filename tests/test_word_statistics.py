@@ -5,6 +5,7 @@ import pytest
 
 from mlm.cli import floor
 from mlm.data.text import word_statistics
+from mlm.evaluation import readability
 
 NUM_PASSAGES, LENGTH = 2000, 60
 IDENTITY = 0.01  # nats
@@ -79,6 +80,15 @@ def test_passages_are_of_one_document_and_evenly_spaced():
     ]
     assert word_statistics.sample_passages(documents, 3, 6) == [list("abc"), list("kl")]
     assert word_statistics.sample_passages([], 3, 6) == []
+
+
+def test_a_word_of_any_script_is_one():
+    words = ["naïve", "nai\u0308ve", "हिन्दी", "क्षत्रिय", "ไทยกำลัง", "שָׁלוֹם", "한글", "x²", "a_b", "l'été"]
+    words += ["\u0639\u064e\u0631\u064e\u0628", "\u0645\u06cc\u200c\u062e\u0648"]  # Arabic with vowels, Persian
+    for separator in (" ", "\n", "\xa0", "\u2028", "\u3000", "\x85"):
+        assert word_statistics.split_words(separator.join(words)) == words
+        assert readability.WORD.findall(separator.join(words)) == words
+    assert word_statistics.split_words("हिन्दी। ☺\ufe0f!") == ["हिन्दी", "।", "☺\ufe0f", "!"]
 
 
 def test_words_and_marks_are_split():

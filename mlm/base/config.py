@@ -263,7 +263,7 @@ class Data:
     path: str = field(
         "",
         "text: files, folders and globs, separated by commas: text, or rows of .jsonl, .json, .csv, .tsv, .parquet and "
-        ".arrow; each also as .gz, .zst, .bz2, .xz; also on a bucket (gs://, s3://), and hf:datasets/ORG/NAME",
+        ".arrow; others also as .gz, .zst, .bz2, .xz; also on a bucket (gs://, s3://), and hf:datasets/ORG/NAME",
         when=ONE_SOURCE,
     )
     validation_path: str = field("", "text: held-out files, as path; empty: validation_fraction of it", when=ONE_SOURCE)

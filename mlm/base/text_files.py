@@ -90,14 +90,19 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
 
 
 def split_paths(text: str) -> list[str]:
-    """Paths separated by commas; a comma of a name that a file has is left in it."""
+    """Paths separated by commas; a comma of a name that a file or folder has is left in it."""
     parts = text.split(",")
     paths: list[str] = []
     while parts:
         names = (",".join(parts[:count]).strip() for count in range(len(parts), 1, -1))
-        paths.append(next((name for name in names if os.path.isfile(os.path.expanduser(name))), parts[0].strip()))
+        paths.append(next(filter(_exists_with_comma, names), parts[0].strip()))
         parts = parts[paths[-1].count(",") + 1 :]
     return [path for path in paths if path]
+
+
+def _exists_with_comma(path: str) -> bool:
+    """Whether a path is there, as far as the folder with its last comma; a glob may follow."""
+    return os.path.exists(os.path.expanduser(re.sub(r"(,[^,/]*)/[^,]*\Z", r"\1", path)))
 
 
 def check_plain_text(field: str, path: str, start: bytes, accepted: Collection[str] = ()) -> None:

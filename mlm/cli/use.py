@@ -25,6 +25,7 @@ FORMATS = {
     "flesch": ".1f",
     "texts": ",d",
 }
+QUOTINGS = (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)  # the second of rows with a carriage return, which ends a row, too
 FIRST_ROWS = 1000  # those that say the columns of a table to write
 RECORDS = "the records, .csv or .jsonl"
 WIDEST = 80  # letters of a text that a table shows
@@ -105,17 +106,19 @@ def write_records(path: Path, rows: Iterable[dict]) -> int:
     Nothing is written if a row raises. Raises ConfigError where a late row has a column that the first ones lack.
     """
     rows, count = iter(rows), 0
-    with files.atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    how: Any = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}  # as JSON escapes half a character
+    with files.atomic_write(path) as temporary, temporary.open("w", **how) as file:
         first = list(itertools.islice(rows, FIRST_ROWS))
         names = list_names(first)
-        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer, quoter = (csv.DictWriter(file, names, lineterminator="\n", quoting=x) for x in QUOTINGS)
         if path.suffix == ".csv":
             writer.writeheader()
         for count, row in enumerate(itertools.chain(first, rows), 1):
             if path.suffix == ".csv":
                 new = ", ".join(row.keys() - {*names})
                 errors.require(not new, f"--out: {path}, row {count}", new, "the columns of the rows before; or .jsonl")
-                writer.writerow(row)
+                has_return = any("\r" in cell for cell in row.values() if isinstance(cell, str))
+                (quoter if has_return else writer).writerow(row)
             else:
                 file.write(f"{format_json(row)}\n")
     return count
@@ -221,8 +224,12 @@ def predict(args, load) -> Iterator[dict]:
     """Records of the predicted labels, of each word if the task is tagging; or the rows of a table with them."""
     path = args.file if not args.texts else args.texts[0] if len(args.texts) == 1 and not args.file else ""
     is_table = os.path.isfile(path) and records.detect_kind(path) != records.TEXT
-    is_name = args.texts == [path] and records.has_known_ending(path) and not path.count(" ")
-    errors.require(is_table or not is_name, "predict", path, "a table that is there, a text, or --file=TEXTS")
+    is_name = lambda text: os.path.isfile(text) or (records.has_known_ending(text) and " " not in text)
+    named, expected = (
+        next(filter(is_name, args.texts), ""),
+        "texts, or one table that is there; --file=FILE reads texts",
+    )
+    errors.require(is_table or not named, "predict", named, expected)
     texts = [] if is_table else read_texts(args.texts, args.file)
     from mlm.inference import prediction
 
@@ -414,8 +421,8 @@ def main(words: list[str]) -> None:
 
     answers = chosen.answer(args, load)
     first = list(itertools.islice(answers, 1))
-    given = (args.texts or [args.file])[0] if chosen.out else ""
-    errors.require(bool(first), words[0], given, "a text that the model reads tokens of")
+    named = args.file or " ".join(args.texts) if chosen.out else ""
+    errors.require(bool(first), words[0], named, "a text that the model reads tokens of")
     answers = itertools.chain(first, answers)
     found = [{"written": args.out, "records": write_records(out, answers)}] if out else list(answers)
     if args.json:

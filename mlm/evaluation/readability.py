@@ -5,23 +5,23 @@ stands Flesch's reading ease (Flesch 1948, A new readability yardstick, Journal 
 names: P passages.
 """
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import regex
 
 from mlm.base import errors, extras, types
 from mlm.base.special import CLS, MASK, SEP, UNK
-from mlm.data.text import corpus
+from mlm.data.text import corpus, word_statistics
 from mlm.evaluation import sentence_scores
 from mlm.inference import forward_passes, pseudo_likelihood
 from mlm.inference.language_model import LanguageModel
 
 DELETION_INTERVAL = 5
-WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
+WORD = regex.compile(word_statistics.WORD)
 
 
 class PassageReadability(NamedTuple):

@@ -52,6 +52,7 @@ def load_dataset(
     )
     counts_SxV = np.stack([np.frombuffer(part.dataset_info.unigram_counts, np.int64) for part in parts])
     first, identity = parts[0], {f"source {name}": part.manifest["inputs"] for name, part in packs.items()}
+    identity["sources"] = [*packs]  # in the order by which rows go to them
     shared = {name: first.manifest["inputs"][name] for name in ("kind", "tokenizer", "length")}
     manifest = {split: _merge_statistics(parts, split) for split in ("train", "validation")}
     return first._replace(
@@ -71,7 +72,7 @@ def _merge_statistics(parts, split) -> dict[str, Any]:
     def mean(name, by):
         return sum(one[name] * one[by] for one in found) / max(1, sum(one[by] for one in found))
 
-    shares = {"unknown": mean("unknown", "tokens"), "padding": mean("padding", "rows")}
+    shares = {"unknown": mean("unknown", "words"), "padding": mean("padding", "rows")}
     return {"documents": sum(one["documents"] for one in found), "rows": rows, "tokens": tokens, **shares}
 
 

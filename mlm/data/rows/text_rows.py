@@ -110,7 +110,11 @@ class Packer(NamedTuple):
                 writer.write_examples(arrays)
             return {"documents": count[0]}
 
-        return columns.write_splits(folder, self.layout, write)
+        counts = columns.write_splits(folder, self.layout, write)
+        if self.data.corpus == "text" and corpus.compute_fingerprint(self.data) != self.inputs["corpus"]:
+            expected = "files that stay as they are while they are packed; start again"
+            raise errors.ConfigError(f"config.data.path = {self.data.path!r}: expected {expected}")
+        return counts
 
 
 def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple[Packer, Tokenizer]:
@@ -121,6 +125,8 @@ def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple
     data, pack = cfg.data, cfg.pack
     with contextlib.suppress(OSError):  # a cache that is only read
         files.local_folder(files.make_path(data.cache_dir)).mkdir(parents=True, exist_ok=True)  # for digests
+    if pack.mode == "stream":
+        corpus.check_running_text(data)
     content = corpus.compute_fingerprint(data)
     shard_mb = find_shard_mb(data, pack)
     tokenizer = tokenizer or vocabulary.get_or_train_tokenizer(cfg, content, shard_mb)

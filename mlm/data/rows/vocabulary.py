@@ -31,6 +31,7 @@ def get_or_train_tokenizer(cfg: config.Config, content: str, shard_mb: float = 0
         ConfigError: the tokenizer must be trained and the corpus has changed since.
     """
     data, tokenizer, is_stream = cfg.data, cfg.tokenizer, cfg.pack.mode == "stream"
+    keep_space = tokenizer.kind == "characters" and not is_stream  # white space has entries there
     if tokenizer.path:
         return kinds.load_tokenizer_folder("config.tokenizer.path", tokenizer.path)
 
@@ -47,12 +48,13 @@ def get_or_train_tokenizer(cfg: config.Config, content: str, shard_mb: float = 0
             shards = corpus.plan_shards(data, int(shard_mb * 1e6))
             enough = math.ceil(tokenizer.sample_characters * SAMPLED_BYTES / (shard_mb * 1e6))
             shards = shards[:: max(1, len(shards) // enough)]
-        texts = corpus.read_running_text(data, "train") if is_stream else corpus.read_vocabulary_texts(data, shards)
+        read = corpus.read_vocabulary_texts
+        texts = corpus.read_running_text(data, "train") if is_stream else read(data, shards, keep_space)
         trained = kinds.train_tokenizer(tokenizer, log_progress(texts, "reading for the vocabulary"))
         return {"file": trained.save(folder).name}
 
     inputs = {"format": FORMAT, "corpus": content, "kind": tokenizer.kind, "size": tokenizer.vocab_size}
-    inputs |= {"mode": "stream"} if is_stream else {}
+    inputs |= {"mode": "stream"} if is_stream else {"space": True} if keep_space else {}
     if tokenizer.sample_characters != config.Tokenizer().sample_characters:
         inputs["sample"] = tokenizer.sample_characters
     if shard_mb:

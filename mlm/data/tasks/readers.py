@@ -44,7 +44,7 @@ def read_table(path: Path, labelled: config.Labelled, parse_label: LabelParser) 
     for index, (where, values) in enumerate(rows):
         for column in columns:
             examples.require_column(column, list(values), where)
-        if label and not has_header and not index:
+        if label and not has_header and not index and not labelled.labels:
             examples.require_no_heading(values[label], f"{where}: label")
         values |= {label: _format_label(values[label], f"{where}: {label}")} if label else {}
         values |= {name: str(values[name])} if name else {}
@@ -76,7 +76,7 @@ def read_conll(path: Path, labelled: config.Labelled, parse_label: LabelParser) 
             words.append(examples.require_text(cells[text], f"{where}: token"))
             tags.append((cells[label], f"{where}: tag"))
         if words:
-            if not index:
+            if not index and not labelled.labels:
                 examples.require_no_heading(*tags[0])
             yield Example(str(index), (), tuple(words), parse_tags(tags, labelled.scheme, parse_label))
             index += 1

@@ -15,6 +15,7 @@ from mlm.data.tasks import examples, splits
 from mlm.data.text import records
 
 MAX_WHOLE_CLASSES = 20  # whole numbers of more values than these are predicted as numbers
+WHOLE_NUMBER = re.compile(r"\.0+\Z")  # how a table of floats ends one: 1 and 1.0 are one class
 MARK = re.compile(r"[BI]-.")  # a tag of a scheme that marks stretches of words
 
 
@@ -52,9 +53,12 @@ def write_task(
     rows, names, without = _read_rows(path, columns)
     labels, found = list[str](), f"texts that belong together: {', '.join(names)}"
     if not objective:
+        if not any(math.isnan(_parse_number(row.label)) for row in rows):
+            rows = [row._replace(label=WHOLE_NUMBER.sub("", row.label)) for row in rows]
         objective, labels, found = infer_objective(path, rows)
     sides = _split_rows(rows, share, seed, by_label=objective == "classification")
-    expected = f"rows to train on and to hold out; of {len(rows)} texts --held_out={share:g} leaves one side empty"
+    expected = f"rows to train on and to hold out; of {len(rows)} texts ({found.partition(':')[0]}) "
+    expected += f"--held_out={share:g} leaves one side empty"
     errors.require(all(sides.values()), "finetune", path, expected)
     settings: dict[str, Any] = {"objective": objective}
     if 0 < len(labels) <= splits.MAX_LABELS and not any("," in label for label in labels):
@@ -138,7 +142,7 @@ def _format_label(label: Any, where: str) -> str:
     """A label as text, "" where it is none; tags of words have spaces in between."""
     if isinstance(label, list):
         label = " ".join(map(str, label))
-    errors.require(not isinstance(label, dict), where, label, "a text, a number or a list of tags")
+    errors.require(not isinstance(label, dict | bytes), where, label, "a text, a number or a list of tags")
     if isinstance(label, float) and label.is_integer():
         label = int(label)
     text = examples.normalize_label(records.parse_text(label, where))

@@ -117,6 +117,23 @@ def plan_shards(data: config.Data, num_bytes: int) -> list[Shard]:
     return [Shard(tuple(run), number == 0) for number, run in enumerate(runs)]
 
 
+def check_running_text(data: config.Data) -> None:
+    """Raises ConfigError for a source that is no running text, and for files to train on that are held out, too."""
+    if data.sources:
+        for name, source in sources.list_sources(data):
+            with sources.name_source(data.sources, name):
+                expected = "text, since config.pack.mode is stream"
+                errors.require(source.corpus == "text", "config.data.corpus", source.corpus, expected)
+                check_running_text(source)
+    elif data.validation_path:
+        paths, held_out = (files.find_files(f"config.data.{name}", getattr(data, name)) for name in sources.PATH_KEYS)
+        digests = files.hash_files(held_out, data.cache_dir)
+        for path, digest in zip(paths, files.hash_files(paths, data.cache_dir), strict=True):
+            expected = f"no file of config.data.validation_path, as {path} is: pack.mode=stream leaves no text out"
+            is_apart = digest not in digests or not os.path.getsize(path)
+            errors.require(is_apart, "config.data.path", data.path, expected)
+
+
 def read_running_text(data: config.Data, split: str) -> Iterator[str]:
     """The text of one split in parts of at most a line, of which no character is lost.
 
@@ -203,10 +220,12 @@ def split_text(text: str, long: warnings_.WarningCounter | None = None) -> Itera
         last = end
 
 
-def read_vocabulary_texts(data: config.Data, shards: Sequence[Shard | None] = (None,)) -> Iterator[str]:
+def read_vocabulary_texts(
+    data: config.Data, shards: Sequence[Shard | None] = (None,), keep_space: bool = False
+) -> Iterator[str]:
     """What a vocabulary is learnt from: the training split's sentences, or every word once where the corpus knows them.
 
-    shards: those that are read; None: the whole corpus.
+    shards: those that are read; None: the whole corpus. keep_space: with the white space between sentences.
 
     Raises errors.ConfigError as `read_documents` does, for either split, before the first sentence.
     """
@@ -216,9 +235,9 @@ def read_vocabulary_texts(data: config.Data, shards: Sequence[Shard | None] = (N
         return
     if None in shards:
         next(read_documents(data, "validation"))  # an empty split is an error before the long work
-    long = make_long_sentence_counter()
+    long, split = make_long_sentence_counter(), split_text if keep_space else split_sentences
     for text in itertools.chain.from_iterable(read_documents(data, "train", shard) for shard in shards):
-        yield from split_sentences(text, long)
+        yield from split(text, long)
     long.report()
 
 

@@ -91,7 +91,7 @@ def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
 
     text_column: of files of records (mlm/data/text/records.py), which are then taken too, and all files of a folder.
     """
-    paths = set()
+    paths = dict[str, str]()  # by where they lie
     local = (remote_files.fetch_files(field, pattern) for pattern in text_files.split_paths(patterns))
     for pattern in itertools.chain.from_iterable(local):
         literal, rest = os.path.expanduser(pattern), ""
@@ -106,12 +106,12 @@ def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
         if not found:
             reason = "; the folder has no text" if text_column and folders else _suggest_path(pattern)
             raise errors.ConfigError(f"{field} = {patterns!r}: no file matches {pattern!r}{reason}")
-        paths.update(found)
+        paths |= {os.path.abspath(path): path for path in found}
     errors.require(bool(paths), field, patterns, "globs of text files, separated by commas")
     errors.require(any(map(os.path.getsize, paths)), field, patterns, "text; there is not a byte in it")
-    for path in sorted(paths):
+    for path in paths.values():
         records.check_file(field, path, text_column)
-    return sorted(paths)
+    return sorted(paths.values())
 
 
 def _suggest_path(pattern):

@@ -13,7 +13,7 @@ import itertools
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,10 +25,16 @@ MAX_ARRAY_BYTES = 2**30  # of a JSON array, which is read as a whole
 BATCH_ROWS = 256
 # What the first bytes of a compressed file are, and the ending of its name.
 GZIP, BZIP2, XZ, ZSTANDARD = "gzip", "bzip2", "xz", "zstandard"
-MAGIC = {rb"\x1f\x8b": GZIP, rb"BZh[1-9]1AY&SY": BZIP2, rb"\xfd7zXZ\0": XZ, rb"\x28\xb5\x2f\xfd": ZSTANDARD}
+MAGIC = {
+    rb"\x1f\x8b": GZIP,
+    rb"BZh[1-9]1AY&SY": BZIP2,
+    rb"\xfd7zXZ\0": XZ,
+    rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": ZSTANDARD,  # a frame of data, or one to skip, as pzstd begins with
+}
 COMPRESSED_ENDING = re.compile(r"\.(gz|bz2|xz|zstd?)\Z", re.IGNORECASE)
 TEXT, JSON, PARQUET, ARROW = "text", "JSON", "Parquet", "Arrow"
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+OTHER_DELIMITER = re.compile(r"[,;|\t]")  # in a header of one cell: the table has another delimiter than its name says
 KIND_BY_ENDING = {"jsonl": JSON, "ndjson": JSON, "json": JSON, "csv": "csv", "tsv": "tsv"}
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 ENDINGS = ("txt", "text", *KIND_BY_ENDING, "parquet", "arrow")  # of the files that a folder is read for
@@ -77,6 +83,8 @@ def detect_kind(path: str) -> str:
 def list_folder(field: str, folder: Path) -> list[Path]:
     """The files of a folder and those below it, by their endings; of one that `datasets` saved, those it names.
 
+    Hidden ones are left out, as by globs: copies of editors and notebooks, and what macOS puts beside files.
+
     Raises ConfigError for a folder of several splits that `datasets` saved.
     """
     state = folder / "state.json"
@@ -92,7 +100,9 @@ def list_folder(field: str, folder: Path) -> list[Path]:
     if (folder / "dataset_dict.json").is_file():
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
         raise errors.ConfigError(f"{field} = {str(folder)!r}: expected one split of it: {', '.join(splits)}")
-    return [path for path in folder.rglob("*") if path.is_file() and has_known_ending(path.name)]
+    names = (path.relative_to(folder).parts for path in folder.rglob("*") if has_known_ending(path.name))
+    visible = (folder.joinpath(*parts) for parts in names if not any(part.startswith(".") for part in parts))
+    return [path for path in visible if path.is_file()]
 
 
 def has_known_ending(path: str) -> bool:
@@ -240,9 +250,9 @@ def _read_delimited(
         unquoted = ((number, line.split(delimiter)) for number, line in lines if line.strip(" "))
         rows = _split_quoted(path, lines, delimiter) if quoted else unquoted
         for line, names in itertools.islice(rows, 1) if has_header else ():
-            for name in select(dict.fromkeys(names, True)):
-                expected = "a name that one column alone has"
-                errors.require(names.count(name) == 1, f"{path}, line {line}: column", name, expected)
+            where, is_one = f"{path}, line {line}", len(names) == 1 and OTHER_DELIMITER.search(names[0])
+            errors.require(not is_one, where, names[0], f"the names of columns with {delimiter!r} between them")
+            _require_unique(where, names, select(dict.fromkeys(names, True)))
             header = names
         for number, cells in rows:
             where = f"{path}, line {number}"
@@ -269,10 +279,10 @@ def _split_quoted(path: str, lines: Iterable[tuple[int, str]], delimiter: str) -
 
 
 def _read_parquet(path: str, select: ColumnSelector) -> Iterator[tuple[str, dict[str, Any]]]:
-    errors.require(not find_compression(path), path, find_compression(path), "Parquet that is not compressed again")
+    _require_uncompressed(path, PARQUET)
     parquet = import_pyarrow(path, "pyarrow.parquet")
     with parquet.ParquetFile(path) as file:
-        columns = select(_find_text_columns(path, file.schema_arrow))
+        columns = _select_columns(path, file.schema_arrow, select)
         batches = file.iter_batches(BATCH_ROWS, columns=columns)
         yield from _number_rows(path, itertools.chain.from_iterable(batch.to_pylist() for batch in batches))
 
@@ -281,26 +291,41 @@ def _read_arrow(path: str, select: ColumnSelector) -> Iterator[tuple[str, dict[s
     ipc = import_pyarrow(path, "pyarrow.ipc")
     with open_file(path) as file:
         if file.read(6) == b"ARROW1":
+            _require_uncompressed(path, ARROW)
             reader = ipc.open_file(path)
             batches = map(reader.get_batch, range(reader.num_record_batches))
         else:
             file.seek(0)
             reader = batches = ipc.open_stream(file)
-        columns = select(_find_text_columns(path, reader.schema))
+        columns = _select_columns(path, reader.schema, select)
         rows = (batch.select(columns).to_pylist() for batch in batches)
         yield from _number_rows(path, itertools.chain.from_iterable(rows))
 
 
-def _find_text_columns(path: str, schema: Any) -> dict[str, bool]:
+def _require_uncompressed(path: str, kind: str) -> None:
+    """Raises ConfigError for a compressed file of a format that is not read from its beginning to its end."""
+    compression = find_compression(path)
+    errors.require(not compression, path, compression, f"{kind} that is not compressed again")
+
+
+def _select_columns(path: str, schema: Any, select: ColumnSelector) -> list[str]:
     types = import_pyarrow(path, "pyarrow.types")
 
     def has_text(kind):
-        return types.is_string(kind) or types.is_large_string(kind)
+        return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
-    return {
+    texts = {
         field.name: has_text(field.type.value_type if types.is_dictionary(field.type) else field.type)
         for field in schema
     }
+    return _require_unique(path, schema.names, select(texts))
+
+
+def _require_unique(where: str, names: Sequence[str], columns: list[str]) -> list[str]:
+    """The columns to read; raises ConfigError for one of a name that others have, too."""
+    for name in columns:
+        errors.require(names.count(name) == 1, f"{where}: column", name, "a name that one column alone has")
+    return columns
 
 
 READERS: Mapping[str, Callable[..., Iterator[tuple[str, dict[str, Any]]]]] = {

@@ -4,16 +4,19 @@ All statistics depend on how many words are counted, so that sources are compare
 names: P passages, L places of a passage, W words of the vocabulary.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import regex
 
 from mlm.base.special import CLS, NUM_SPECIAL
 from mlm.data.rows import ngram
 
-WORD = re.compile("<\\w+>|\\w+(?:['\u2019-]\\w+)*|[^\\w\\s]")  # a word, a mark, or a corpus's <unk>
+# With vowel signs and accents, which are letters of their own in many scripts, and joiners as of Persian.
+LETTER = r"\p{L}\p{M}\p{N}_"
+WORD = rf"[{LETTER}]+(?:['\u2019\u200c\u200d-][{LETTER}]+)*"
+WORD_OR_MARK = regex.compile(rf"<[{LETTER}]+>|{WORD}|[^{LETTER}\s\x1c-\x1f]\p{{M}}*")  # or a corpus's <unk>
 DISTANCES = (1, 2, 3, 5, 10, 20, 50, 100)
 RARE = 1e-3  # a word is rare below this share of all words: it says what a passage is about
 NUM_COMMON = 1000  # words that mutual information tells apart; all others count as one
@@ -23,7 +26,7 @@ MAX_ORDER = 5
 
 def split_words(text: str) -> list[str]:
     """The words and punctuation marks of a text, in lower case."""
-    return WORD.findall(text.lower())
+    return WORD_OR_MARK.findall(text.lower())
 
 
 def sample_passages(documents: Iterable[Sequence[str]], length: int, num_words: int) -> list[Sequence[str]]:

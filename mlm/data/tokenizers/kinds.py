@@ -1,5 +1,6 @@
 """Kinds of vocabulary by name: how each is learnt from text, and made again from its file."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -53,19 +54,25 @@ def train_tokenizer(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokeni
     0 entries, for words and characters alone: those of all of them. Raises ConfigError for a size that the text cannot
     give, and says which it can.
     """
-    sample = _sample_sentences(sentences, knobs.sample_characters)
+    sample = _sample_sentences(sentences, knobs.sample_characters, whole_words=knobs.kind == "words")
     if not sample:
         raise errors.ConfigError("config.data: no text to learn a vocabulary from")
     return KINDS[knobs.kind].build_tokenizer(KINDS[knobs.kind].train_model(knobs.vocab_size, sample))
 
 
-def _sample_sentences(sentences, max_characters) -> list[str]:
-    """All the sentences, or a uniform sample of them (with a fixed seed) that stays under the limit."""
+def _sample_sentences(sentences, max_characters, whole_words=False) -> list[str]:
+    """All the sentences, or a uniform sample of them (with a fixed seed) that stays under the limit.
+
+    whole_words: long ones are cut at spaces.
+    """
     draw, sample, size, share = random.Random(0), [], 0, 1.0
     for sentence in sentences:
-        for first in range(0, len(sentence), MAX_TRAINING_PIECE):
+        firsts = [*range(0, len(sentence), MAX_TRAINING_PIECE)]
+        if whole_words:
+            firsts = [sentence.rfind(" ", max(0, i - MAX_TRAINING_PIECE), i) + 1 or i for i in firsts]
+        for first, end in itertools.pairwise([*firsts, len(sentence)]):
             if share == 1.0 or draw.random() < share:
-                sample.append(sentence[first : first + MAX_TRAINING_PIECE])
+                sample.append(sentence[first:end])
                 size += len(sample[-1])
             if size > max_characters:
                 share /= 2
