@@ -173,7 +173,7 @@ def test_what_cannot_be_written_is_said_in_a_line(model, what, how):
 
 @pytest.mark.exhaustive(but=("transformer",))
 @pytest.mark.parametrize("cell", ["transformer", "gru"])
-def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
+def test_a_translation_is_the_likeliest_text_beside_its_source(cell, caplog):
     model = open_model("encoder_decoder", cell, source=10, data__corpus="parallel")
     sources = ["w3 w1", "w5 w5 w7 w2 w0 w9"]
     answer = jax.jit(
@@ -193,6 +193,10 @@ def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
             ids.append(likeliest(said[len(ids) - 1], (0, UNK, CLS, MASK)))
         assert found.text == model.tokenizer.decode([i for i in ids if i >= NUM_SPECIAL])
         assert found.num_tokens == len(ids) - 1
+    assert not caplog.records
+    model.translate(["w1 " * 10, "w1 x"], num_beams=1)
+    lost = "1 truncated to 10 tokens, the length of its training sequences; 1 with words that"
+    assert lost in caplog.records[0].getMessage()
     nats = [one.log_prob for one in model.translate(text, num_beams=3, length_penalty="none", num_return_sequences=3)]
     assert nats[0] >= found.log_prob - 1e-4 and nats == sorted(nats, reverse=True)
 

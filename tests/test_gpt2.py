@@ -11,6 +11,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import tokenizers
 from fixtures import gpt2 as theirs
 from hub_folders import same_tensors
 from safetensors.numpy import load, save_file
@@ -132,6 +133,10 @@ def test_a_folder_is_written_with_all_special_tokens_and_read_again(model, tmp_p
     again = mlm.load(str(one))
     jax.tree.map(np.testing.assert_array_equal, again.params["model"], model.params["model"])
     assert again.tokenizer.encode_batch(theirs.LINES) == model.tokenizer.encode_batch(theirs.LINES)
+    model.save_pretrained(str(tmp_path / "embeds"), sentence_transformers=True)  # whose texts have them around
+    tool = tokenizers.Tokenizer.from_file(str(tmp_path / "embeds/tokenizer.json"))
+    assert tool.encode(theirs.LINES[0]).ids == model.tokenize(theirs.LINES[0])
+    assert mlm.load(str(tmp_path / "embeds")).tokenize(theirs.LINES) == model.tokenize(theirs.LINES)
     ours = dataclasses.replace(again, source=None)  # as a run of this shape is written
     ours.save_pretrained(str(other))
     same_tensors(one, other)

@@ -73,6 +73,9 @@ def test_rows_of_texts_pairs_and_words_are_theirs(models, case):
     order_V = hub_model.get_original_ids(model.tokenizer)
     for i, row in enumerate(rows(model, get_texts(model))):
         np.testing.assert_array_equal(order_V[row.ids], load_head_outputs()[f"{case}:ids:{i}"])
+        is_pair = model.config.objective != "tagging" and len(get_texts(model)[i]) == 2
+        has_types = case.startswith("bert")  # RoBERTa's pairs have one type
+        assert (row.second_start < len(row.ids)) == (is_pair and has_types)
 
 
 @EVERY

@@ -2,8 +2,11 @@
 
 import csv
 import dataclasses
+import inspect
 import io
+import itertools
 import json
+import math
 import random
 from pathlib import Path
 
@@ -285,6 +288,9 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective, caplog):
         assert [word.label for word in one] == [word.label for word in model.predict(given)[0]]
     assert [one.label for one in found] == [one["predicted"] for one in told]
     np.testing.assert_allclose(np.log([one.probability for one in found]), [one["score"] for one in told], atol=1e-4)
+    for wrong in (None, 5, [None], [5], [("a", 5)]):
+        with pytest.raises(errors.ConfigError, match=r"^text = "):
+            model.predict(wrong)
     with pytest.raises(errors.ConfigError, match=r"^fill_mask = '.*': expected a run that was trained to predict"):
         model.fill_mask("the [MASK]")
 
@@ -306,6 +312,28 @@ def test_what_cannot_be_asked_is_refused_in_one_line(models, case):
     with pytest.raises(errors.ConfigError, match=said) as refused:
         ask(models["words"])
     assert "\n" not in str(refused.value)
+
+
+RIGHT = {"text": "the [MASK]", "prompt": "[MASK]", "source": "a", "candidates": ["a"]}
+WRONG = (None, -1, 0, 1.5, "x", b"x", [1], ("a", "b", "c"), math.nan)
+
+
+def test_a_wrong_argument_of_any_method_is_refused_in_one_line(models):
+    model, refused = models["words"], set()
+    for name in sorted(vars(mlm.LanguageModel)):
+        method = getattr(model, name)
+        if name.startswith("_") or name == "save_pretrained" or not inspect.ismethod(method):
+            continue
+        parameters = inspect.signature(method).parameters
+        right = {key: value for key, value in RIGHT.items() if key in parameters}
+        for parameter, wrong in itertools.product(parameters, WRONG):
+            try:
+                method(**right | {parameter: wrong})
+            except errors.ConfigError as error:
+                assert "\n" not in str(error)
+                refused.add((name, parameter, repr(wrong)))
+    for name in ("fill_mask", "encode", "logits", "pseudo_log_likelihood", "surprisal"):
+        assert {(name, "batch_size", wrong) for wrong in ("-1", "0", "1.5")} <= refused
 
 
 def test_the_command_prints_what_python_gives(models, runs, tmp_path, monkeypatch, capsys):

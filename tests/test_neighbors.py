@@ -82,10 +82,13 @@ def test_a_word_has_all_its_pieces_or_is_none(models):
         assert [text[one.start : one.end] for one in there] == ["bank", "river"]
 
 
-def test_a_word_ends_where_the_vocabulary_begins_another():
+def test_a_word_ends_where_the_vocabulary_begins_another(models):
     tokenizer = kinds.train_tokenizer(config.Tokenizer("wordpiece", 14), ["\u4e2d\u6587 ab"])
-    found = neighbors.find_words(tokenizer, "ab\u4e2d\u6587", 100)
+    text = "ab\u4e2d\u6587"
+    found = neighbors.find_words(tokenizer, text, 100)
     assert [(one.start, one.end) for one in found] == [(0, 2), (2, 3), (3, 4)]
+    with pytest.raises(errors.ConfigError, match=r"^word = ''"):  # which no place between two words is
+        neighbors.locate_word(dataclasses.replace(models["words"], tokenizer=tokenizer), text, "", which=1)
 
 
 @pytest.mark.exhaustive(but=("unigram--1", "roberta--1"))

@@ -60,8 +60,8 @@ def data(words, tmp_path_factory):
     write("pairs/order.jsonl", [{"sentence_good": good, "sentence_bad": bad} for good, bad in PAIRS])
     write("wug.jsonl", [{"sentences": "\t".join(pair), "ratio": i / 3} for i, pair in enumerate(PAIRS)])
     write("near/corpus.jsonl", [{"_id": str(i), "title": "w1", "text": f"w{i} w{i}"} for i in range(12)])
-    write("near/queries.jsonl", [{"_id": "a", "text": "w1 w3 w3"}, {"_id": "b", "text": "w9"}])
-    (top / "near" / "qrels-test.tsv").write_text("query-id\tcorpus-id\tscore\na\t3\t1\na\t4\t2\n")
+    write("near/queries.jsonl", [{"_id": "5", "text": "w1 w5 w5"}, {"_id": "b", "text": "w9"}])
+    (top / "near" / "qrels-test.tsv").write_text("query-id\tcorpus-id\tscore\n5\t3\t1\n5\t4\t2\n")
     (top / "colors" / "train.tsv").write_text("w1 w2\tred\nw3 w4\tblue\n" * 4)
     (top / "own.toml").write_text(OWN)
     (top / "tuned.toml").write_text(TUNED)
@@ -100,10 +100,11 @@ def test_retrieval_is_by_hand_what_the_cosines_say(data, monkeypatch):
     (result,) = RunDirectory(str(data / "runs" / "masked")).read_evaluations()["evaluations"]["retrieval"].values()
     model = mlm.load(str(data / "masked"))
     texts = [f"w1 w{i} w{i}" for i in range(12)]
-    states = model.encode([*texts, "w1 w3 w3"], pooling=None)
+    states = model.encode([*texts, "w1 w5 w5"], pooling=None)
     vectors = np.stack([np.asarray(h_LxD)[1:-1].mean(0) for h_LxD in states])
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    ranked = np.argsort(-(vectors[:12] @ vectors[12])).tolist()
+    nearest, *ranked = np.argsort(-(vectors[:12] @ vectors[12])).tolist()
+    assert nearest == 5  # whose name the query has: itself
     gains = {3: 1.0, 4: 2.0}
     gain = sum(gains.get(one, 0) / np.log2(2 + rank) for rank, one in enumerate(ranked[:10]))
     assert result["queries"] == 1 and result["ndcg"] == pytest.approx(gain / (2 + 1 / np.log2(3)))

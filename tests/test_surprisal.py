@@ -66,6 +66,13 @@ def test_tokens_and_words_sum_to_the_text_and_stand_where_it_has_them(layout, tm
     np.testing.assert_equal(by["word"][-1], by["word"][0])
 
 
+def test_white_space_alone_has_tokens_but_no_words():
+    tokenizer = kinds.train_tokenizer(config.Tokenizer("characters", 0), SENTENCES)
+    model = make_model(tokenizer, **MASKED)
+    words, tokens = (model.surprisal([" ", "\n ", "a"], by=unit) for unit in ("word", "token"))
+    assert list(map(len, words)) == [0, 0, 1] and all(tokens)
+
+
 @pytest.mark.exhaustive(but=("causal", "hybrid"))
 @pytest.mark.parametrize(
     "changes", [CAUSAL, TWO_STACK, STREAM, HYBRID], ids=["causal", "two_stack", "stream", "hybrid"]

@@ -9,6 +9,7 @@ import reprlib
 import signal
 import types
 from collections.abc import Collection, Generator, Iterable, Mapping
+from numbers import Integral, Real
 from typing import Any
 
 from mlm.base.config import Bounds
@@ -81,4 +82,10 @@ def format_hint(value: str, names: Iterable[str]) -> str:
 def require_number(field: str, value: float, low: float, high: float = math.inf, **open_bounds: bool) -> None:
     """Raises ConfigError unless value lies between low and high; open_bounds: as those of config.Bounds."""
     bounds = Bounds(low, high, **open_bounds)
-    require(bounds.contains(value), field, value, str(bounds))
+    require(isinstance(value, Real) and bounds.contains(value), field, value, str(bounds))
+
+
+def require_integer(field: str, value: int, low: float, high: float = math.inf) -> None:
+    """`require_number` of a whole number."""
+    require(isinstance(value, Integral), field, value, "a whole number")
+    require_number(field, value, low, high)

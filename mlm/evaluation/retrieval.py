@@ -61,6 +61,7 @@ def _read_rows(folder: Path, names: Sequence[str], columns: Sequence[str]) -> It
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
     """The means over queries of "ndcg" at 10 and "recall" at 100, with standard errors ("_se").
 
+    A document of the query's own id is the query itself, which BEIR does not rank either (ArguAna, Quora).
     An embedding is the mean of the last layer's states, or as the run's were trained ("embedding" says which);
     "truncated" counts the texts that are longer than an example.
     """
@@ -72,7 +73,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     ids = np.array([*documents])
     found = []
     for query, cosine_D in zip(queries, cosine_QxD, strict=True):
-        nearest = ids[np.argsort(-cosine_D, kind="stable")[:RECALL_DEPTH]]
+        ranked_D = ids[np.argsort(-cosine_D, kind="stable")]
+        nearest = ranked_D[ranked_D != query][:RECALL_DEPTH]
         grades = [relevant[query].get(one, 0.0) for one in nearest]
         ideal = compute_dcg(sorted(relevant[query].values(), reverse=True))
         found.append((compute_dcg(grades) / ideal, np.count_nonzero(grades) / len(relevant[query])))

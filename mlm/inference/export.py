@@ -124,6 +124,7 @@ def _write_folder(model, path, sentence_transformers) -> dict:
     reads_words = labelled is not None and labelled.tags_words and model.source is None
     reads = {"reads_words": reads_words, "reads_source": models.reads_source(cfg)}
     num_types = 0 if models.reads_source(cfg) else cfg.model.type_vocab_size
+    reads["adds_special"] = sentence_transformers
     tokenizer_files = hub_export.export_files(model.tokenizer, model.length, num_types, **reads)
     for part, exported in (("", (hf_config, tensors)), (GENERATOR_FOLDER, generator)):
         if exported is not None:

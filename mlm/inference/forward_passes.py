@@ -12,7 +12,7 @@ import numpy as np
 import tqdm
 
 from mlm import objectives
-from mlm.base import types
+from mlm.base import errors, types
 from mlm.base.special import MASK, PAD
 from mlm.inference import batching
 from mlm.models import lm
@@ -60,11 +60,19 @@ def show_progress(total: int, unit: str) -> Iterator[Callable[[float], Any]]:
         yield lambda share: bar.update(round(share * total) - bar.n)
 
 
+def get_batch_size(language_model, batch_size: int | None) -> int:
+    """The batch size that was asked for; None: the model's own. Raises ConfigError for what is none."""
+    if batch_size is None:
+        return language_model.batch_size
+    errors.require_integer("batch_size", batch_size, 1)
+    return batch_size
+
+
 def run_batches(
     language_model, sequences: Sequence[Sequence[int]], run_batch: Callable, batch_size: int | None = None
 ) -> list:
     """`batching.collect_outputs` of sequences in few shapes, with a progress bar for a long list."""
-    limits = language_model.length, batch_size or language_model.batch_size
+    limits = language_model.length, get_batch_size(language_model, batch_size)
     batches = batching.iterate_batches(sequences, *limits, program_tokens=count_program_tokens(language_model))
     with show_progress(len(sequences), "text") as progress:
         return batching.collect_outputs(batches, run_batch, len(sequences), progress)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from numbers import Integral
 from typing import NamedTuple
 
 import jax
@@ -60,7 +59,7 @@ def generate_texts(model, prompts: Sequence[str], settings: GenerationSettings) 
     bounds = {"max_length": (0, model.length), "top_k": (0, model.tokenizer.vocab_size), "seed": (0, 2**32 - 1)}
     bounds |= {"num_beams": (1, config.MAX_BEAMS), "num_return_sequences": (1,), "tokens_per_step": (1,)}
     for name, limits in bounds.items():
-        _require_integer(name, getattr(settings, name), *limits)
+        errors.require_integer(name, getattr(settings, name), *limits)
     errors.require_number("temperature", temperature, 0, 100)
     errors.require_number("top_p", settings.top_p, 0, 1, low_open=True)
     visibilities = {*objectives.get_loss_visibilities(cfg).values()}
@@ -109,11 +108,13 @@ def translate_texts(
     )
     errors.require(cfg.data.corpus == "parallel", "translate", cfg.data.corpus, "a run of parallel text")
     errors.require_one_of("length_penalty", length_penalty, decoding.LENGTH_PENALTIES)
-    _require_integer("num_beams", num_beams, 1, config.MAX_BEAMS)
-    _require_integer("num_return_sequences", num_return_sequences, 1, num_beams)
+    errors.require_integer("num_beams", num_beams, 1, config.MAX_BEAMS)
+    errors.require_integer("num_return_sequences", num_return_sequences, 1, num_beams)
     max_len = model.dataset_info.source_len
     pairs, tokenizer = [Pair(source, "") for source in sources], batching.recognize_masks(model.tokenizer)
-    sequences = [pair.source for pair in parallel_text.encode_pairs(tokenizer, pairs, max_len, max_len)]
+    encoded = parallel_text.encode_pairs(tokenizer, pairs, max_len, max_len)
+    sequences, num_truncated = [pair.source for pair in encoded], sum(pair.is_truncated for pair in encoded)
+    batching.warn_of_losses(num_truncated, sum(UNK in ids for ids in sequences), len(sources), max_len)
     search = {"max_len": model.length, "num_beams": num_beams, "length_penalty": length_penalty}
     translate = forward_passes.compile_pass(decoding.translate_tokens, model.model, **search)
     batch_size = max(1, 4 * batching.choose_batch_size(max_len) // num_beams)
@@ -123,11 +124,6 @@ def translate_texts(
         len(sequences),
     )
     return [_make_best_generations(model, [CLS], best, num_return_sequences) for best in outputs]
-
-
-def _require_integer(name: str, value, *limits: float) -> None:
-    errors.require(isinstance(value, Integral), name, value, "a whole number")
-    errors.require_number(name, value, *limits)
 
 
 def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
@@ -207,7 +203,7 @@ def _fill_masks(model, sequences, keys, settings) -> list[GeneratedText]:
 
     def run_batch(indices, ids_BxL):
         sampler_args = _make_sampler_args(settings, keys, indices, len(ids_BxL))
-        return unmask(model.params, ids_BxL, sampler_args, np.int32(settings.tokens_per_step))
+        return unmask(model.params, ids_BxL, sampler_args, np.int32(min(settings.tokens_per_step, model.length)))
 
     outputs = forward_passes.run_batches(model, sequences, run_batch)
     return [

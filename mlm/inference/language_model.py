@@ -5,7 +5,7 @@ Letters in array names: S texts; K entries of the vocabulary that are likeliest;
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -137,7 +137,7 @@ class LanguageModel:
         """
         self._require_masked_predictions("fill_mask")
         texts, is_single = _listed(text)
-        errors.require_number("top_k", top_k, 1, self.tokenizer.vocab_size)
+        errors.require_integer("top_k", top_k, 1, self.tokenizer.vocab_size)
         for each in texts:
             errors.require(batching.MASK_TOKEN in each, "text", each, f"a text with {batching.MASK_TOKEN} in it")
         sequences = self._encode(texts)
@@ -186,7 +186,7 @@ class LanguageModel:
         texts, is_single = _listed(text)
         fields = self.config.model
         errors.require(not models.reads_source(self.config), "encode", fields.family, "a model that reads a text alone")
-        errors.require_number("layer", layer, -fields.num_layers - 1, fields.num_layers)
+        errors.require_integer("layer", layer, -fields.num_layers - 1, fields.num_layers)
         errors.require(pooling in forward_passes.POOLINGS, "pooling", pooling, "mean, first, last or None")
         layer %= fields.num_layers + 1
         layer = layer if layer < fields.num_layers else -1
@@ -224,7 +224,8 @@ class LanguageModel:
         """
         texts, is_single = _listed(text)
         errors.require(pooling is not None, "pooling", pooling, "mean, first or last")
-        errors.require_number("top_k", top_k, 1)
+        errors.require_integer("top_k", top_k, 1)
+        candidates, _ = _listed(candidates)
         query_SxD, candidate_CxD = self.encode(texts, layer, pooling), self.encode(candidates, layer, pooling)
         cosine_SxC = l2_normalize(query_SxD) @ l2_normalize(candidate_CxD).T
         answers = [
@@ -276,7 +277,7 @@ class LanguageModel:
         """
         self._require_masked_predictions("pseudo_log_likelihood")
         texts, is_single = _listed(text)
-        found = surprisal.compute_surprisal(self, texts, "text", metric, batch_size or self.batch_size)
+        found = surprisal.compute_surprisal(self, texts, "text", metric, batch_size)
         nats_S = np.array([-parts[0].nats for parts in found])
         return nats_S[0] if is_single else nats_S
 
@@ -308,7 +309,7 @@ class LanguageModel:
             ConfigError: the model was not trained to predict the tokens of a text.
         """
         texts, is_single = _listed(text)
-        answers = surprisal.compute_surprisal(self, texts, by, metric, batch_size or self.batch_size, overlap)
+        answers = surprisal.compute_surprisal(self, texts, by, metric, batch_size, overlap)
         return answers[0] if is_single else answers
 
     def attentions(self, text: str | Sequence[str]) -> Any:
@@ -469,6 +470,7 @@ class LanguageModel:
 def _listed(text: str | Sequence[str]) -> tuple[list[str], bool]:
     """The texts as a list, and whether there was a single one."""
     is_single = isinstance(text, str)
+    errors.require(isinstance(text, Iterable), "text", text, "a text, or several")
     texts = [text] if isinstance(text, str) else list(text)
     for each in texts:
         errors.require(isinstance(each, str), "text", each, "a text")

@@ -86,7 +86,8 @@ def locate_word(model: LanguageModel, text: str, word: str, which: int | None = 
         found = [
             span._replace(end=last.end, end_piece=last.end_piece)
             for span in words
-            if (last := by_end.get(span.start + len(word)))
+            if word
+            and (last := by_end.get(span.start + len(word)))
             and normalize(text[span.start : last.end]) == normalize(word)
         ]
         if found:
@@ -151,7 +152,7 @@ def find_neighbors(
     word: as for `locate_word`, which raises ConfigError. others: read in chunks, so there may be any number. layer: 0:
     the embeddings, -1: the last layer. A word's state is the mean over its pieces (Ethayarajh 2019).
     """
-    errors.require_number("top", top, 1)
+    errors.require_integer("top", top, 1)
     unit_D = compute_word_state(model, text, locate_word(model, text, word), layer)
     best: list[Neighbor] = []
     remaining, num_read = iter(others), 0

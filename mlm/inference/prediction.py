@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -49,6 +49,7 @@ def predict_labels(model, text) -> Any:
     if isinstance(text, str | tuple):
         (predicted,) = predict_labels(model, [text])
         return predicted
+    errors.require(isinstance(text, Iterable), "text", text, "a text, or several")
     examples = [make_example(model, one) for one in text]
     encode, column = PREPROCESSORS[objective].encode, LABELLED_OBJECTIVES[objective].word_column
     tokenizer = batching.recognize_masks(model.tokenizer)
@@ -134,11 +135,13 @@ def get_text_counts(cfg: config.Config) -> tuple[int, ...]:
 
 def make_example(model, text) -> Example:
     """An example of the task, with a placeholder for its label. text: a text, a pair of texts, or a list of words."""
-    classes = model.dataset_info.classes
-    if labels_words(model.config):
-        words = text.split() if isinstance(text, str) else text
-        return Example("", words=tuple(words), label=classes[:1] * len(words))
-    texts = (text,) if isinstance(text, str) else tuple(text)
+    classes, has_words = model.dataset_info.classes, labels_words(model.config)
+    parts = (text.split() if has_words else (text,)) if isinstance(text, str) else text
+    is_text = isinstance(parts, Iterable) and all(isinstance(part, str) for part in parts)
+    errors.require(is_text, "text", text, "a text, or texts in it")
+    texts = tuple(parts)
+    if has_words:
+        return Example("", words=texts, label=classes[:1] * len(texts))
     counts = get_text_counts(model.config)
     names = {1: "one text", 2: "a pair of texts"}
     errors.require(len(texts) in counts, "text", text, " or ".join(names[count] for count in counts))

@@ -40,7 +40,7 @@ class Surprisal(NamedTuple):
 
 
 def compute_surprisal(
-    model, texts: Sequence[str], by: str, metric: str, batch_size: int, overlap: int | None = None
+    model, texts: Sequence[str], by: str, metric: str, batch_size: int | None, overlap: int | None = None
 ) -> list[list[Surprisal]]:
     """Implements `LanguageModel.surprisal` for a list of texts."""
     errors.require_one_of("by", by, UNITS)
@@ -84,6 +84,8 @@ def join_tokens(by: str, text: str, spans: Sequence[tuple[int, int]], nats: Sequ
     if by == "token":
         return [Surprisal(text[start:end], start, end, value) for (start, end), value in zip(spans, nats, strict=True)]
     words = [match.span() for match in re.finditer(r"\S+", text)]
+    if not words:  # white space may have tokens
+        return []
     of_word: list[list[float]] = [[] for _ in words]
     ends = [end for _, end in words[:-1]]
     numbers = np.searchsorted(ends, [start for start, _ in spans], side="right")
@@ -96,11 +98,12 @@ def join_tokens(by: str, text: str, spans: Sequence[tuple[int, int]], nats: Sequ
 
 
 def _compute_masked(
-    model, queries: pseudo_likelihood.SentenceQueries, metric: str, batch_size: int
+    model, queries: pseudo_likelihood.SentenceQueries, metric: str, batch_size: int | None
 ) -> list[np.ndarray]:
     """nats_T of the tokens of each text, with one forward pass for each token."""
     predict = forward_passes.compile_predictor(forward_passes.compute_target_log_prob, model)
     score, program_tokens = functools.partial(predict, model.params), forward_passes.count_program_tokens(model)
+    batch_size = forward_passes.get_batch_size(model, batch_size)
     with forward_passes.show_progress(len(queries.sequence_I), "token") as advance:
         log_prob_I = pseudo_likelihood.score_queries(score, queries, batch_size, advance, program_tokens)
     chosen_I = queries.in_pll_I if metric == "pll" else queries.in_word_l2r_I
@@ -134,7 +137,7 @@ def compute_left_to_right(
     overlap = size // 2 if overlap is None else overlap
     # Without [CLS] nothing predicts the first token of a window, which the one before therefore must.
     expected = f"{1 - first} <= value < {size}, the tokens that the model reads"
-    errors.require(1 - first <= overlap < size, "overlap", overlap, expected)
+    errors.require(isinstance(overlap, int) and 1 - first <= overlap < size, "overlap", overlap, expected)
     unique = {tuple(ids): np.full(len(ids), math.nan) for ids in ids_by_text}
     windows = [
         (ids, start) for ids in unique for start in range(0, max(1, len(ids) - overlap), size - overlap) if len(ids)

@@ -36,9 +36,10 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
     inputs: dict[str, Any] = {"format": PREPROCESSORS[cfg.objective].format, "corpus": splits.hash_content(cfg.data)}
     inputs["objective"] = cfg.objective
     if tasks.takes_pairs(cfg.data):  # else, and at their defaults, the inputs stay those of older caches
-        if hub_model.count_pair_separators(tokenizer) > 1:
-            inputs["between"] = hub_model.count_pair_separators(tokenizer)
-        if cfg.model.type_vocab_size == 1:
+        num_separators, num_types = hub_model.count_pair_separators(tokenizer), cfg.model.type_vocab_size
+        if num_separators > 1:
+            inputs["between"] = num_separators
+        if num_types == 1 or (num_types > 1 and num_separators > 1):  # both texts have the first type
             inputs["types"] = 1
     label_counts: Counter = Counter()
     get_classes = functools.cache(lambda: splits.list_classes(cfg))

@@ -26,7 +26,7 @@ class EncodedExample(NamedTuple):
     """A labelled example as token ids."""
 
     ids: list[int]  # without padding
-    second_start: int  # where the second text starts; len(ids) if there is none
+    second_start: int  # where tokens have the type of a second text; len(ids) if none has
     labels: dict[str, Any]  # by column
     num_truncated: int = 0  # tokens, or words with tags, that did not fit
     metadata: Mapping[str, Any] = MappingProxyType({})  # saved with the example
@@ -83,7 +83,12 @@ def _join_texts(texts, seq_len, num_separators):
     len_b = min(len(b), max(max_tokens - len(a), max_tokens // 2))
     len_a = min(len(a), max_tokens - len_b)
     ids = [CLS, *a[:len_a], *separators, *b[:len_b], SEP]
-    return EncodedExample(ids, 1 + len_a + max(1, len(separators)), {}, len(a) + len(b) - len_a - len_b)
+    return EncodedExample(ids, _find_second(ids, 2 + len_a, num_separators), {}, len(a) + len(b) - len_a - len_b)
+
+
+def _find_second(ids, start, num_separators):
+    """`second_start` of a pair. Where two [SEP] separate its texts, as RoBERTa's, both have one type."""
+    return len(ids) if num_separators > 1 else start
 
 
 def list_windows(size_W: Sequence[int], max_tokens: int, stride: int) -> list[tuple[int, int]]:
@@ -213,7 +218,8 @@ def encode_questions(examples, tokenizer, cfg, classes):
             start, end = (shift + first, shift + last) if is_inside else (0, 0)
             ids = [CLS, *question_ids, *separators, *window, SEP]
             labels = {"start": start, "end": end, "passage": passage_start, "first": window_start}
-            sequences.append(EncodedExample(ids, passage_start, labels, num_truncated))
+            second_start = _find_second(ids, passage_start, len(separators))
+            sequences.append(EncodedExample(ids, second_start, labels, num_truncated))
         num_lost = 0 if has_answer or not example.label else max(1, last - first + 1)
         sequences[0] = sequences[0]._replace(num_truncated=num_truncated + num_lost, metadata={"spans": spans})
         yield sequences

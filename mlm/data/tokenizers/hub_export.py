@@ -10,12 +10,19 @@ from mlm.data.tokenizers.unigram import SPACE
 
 
 def export_files(
-    tokenizer: Tokenizer, length: int, types: int, *, reads_words: bool = False, reads_source: bool = False
+    tokenizer: Tokenizer,
+    length: int,
+    types: int,
+    *,
+    reads_words: bool = False,
+    reads_source: bool = False,
+    adds_special: bool = False,
 ) -> dict[str, str]:
     """Texts by file name. length: of the longest example; types: segment types of the model.
 
     reads_words: a space stands before each given word, which is how a tagger was trained; reads_source: a text has
-    [SEP] behind it alone. Raises ConfigError for a vocabulary that the tokenizers library cannot have.
+    [SEP] behind it alone; adds_special: a text has [CLS] and [SEP] around it, also where the vocabulary's own folder
+    says nothing of them (GPT-2's). Raises ConfigError for a vocabulary that the tokenizers library cannot have.
     """
     special = SPECIAL_TOKENS
     if tokenizer.kind == "hub":
@@ -24,12 +31,14 @@ def export_files(
     else:
         tool = BACKEND_BUILDERS[tokenizer.kind](tokenizer)
         made = json.loads(_add_special_tokens(tool, types, tokenizer.kind != "characters").to_str())
-    if reads_source:
+    if reads_source or (adds_special and not hub_model.build_backend("", made).num_special_tokens_to_add(False)):
         first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-        behind = {"SpecialToken": {"id": special[SEP], "type_id": 0}}
-        end = {"id": special[SEP], "ids": [int(hub_model.get_original_ids(tokenizer)[SEP])], "tokens": [special[SEP]]}
-        template = {"single": [first, behind], "pair": [first, behind, second, behind]}
-        made["post_processor"] = {"type": "TemplateProcessing", **template, "special_tokens": {special[SEP]: end}}
+        cls, sep = ({"SpecialToken": {"id": special[token], "type_id": 0}} for token in (CLS, SEP))
+        single = [first, sep] if reads_source else [cls, first, sep]
+        order_V = hub_model.get_original_ids(tokenizer)
+        tokens = {special[i]: {"id": special[i], "ids": [int(order_V[i])], "tokens": [special[i]]} for i in (CLS, SEP)}
+        template = {"single": single, "pair": [*single, second, sep], "special_tokens": tokens}
+        made["post_processor"] = {"type": "TemplateProcessing", **template}
     steps = made.get("pre_tokenizer") or {}
     for step in (steps, *steps.get("pretokenizers", ())) if reads_words else ():
         if step.get("type") == "ByteLevel":

@@ -248,9 +248,9 @@ class MLMForSequenceClassification(ModelWithHead):
             weight_BxLx1 = segments_BxL[..., None].to(h_BxLxD.dtype)
             pooled_BxD = (h_BxLxD * weight_BxLx1).sum(1) / weight_BxLx1.sum(1).clamp(min=1)
         else:
-            place_B = (segments_BxL.sum(1) - 1).clamp(min=0) * (self.pooling == "last")
+            rank_BxL = segments_BxL.cumsum(1) if self.pooling == "last" else segments_BxL  # padding may come first
             rows_B = torch.arange(len(h_BxLxD), device=h_BxLxD.device)
-            pooled_BxD = self.objective["pool"](h_BxLxD[rows_B, place_B]).tanh()
+            pooled_BxD = self.objective["pool"](h_BxLxD[rows_B, rank_BxL.argmax(1)]).tanh()
         return self.objective["label"](F.dropout(pooled_BxD, self.fields.dropout, self.training))
 
     def compute_loss(self, logits, labels):
