@@ -146,7 +146,6 @@ def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[
         "y": chart.y_name,
         "facets": chart.facets,
         "percent": chart.share,
-        "labels": max(map(len, chart.facets.values() or [chart.series])) + len(chart.references),
         "bounds": chart.bounds and f"{'Band' if chart.band else 'Bars'}: {chart.bounds}.",
         "classes": specs.has_classes(chart),
         "axes": [

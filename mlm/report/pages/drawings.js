@@ -51,11 +51,11 @@ function parallel({ title, better, trials }) {
   };
 }
 
-// The first words of all names, such as the size that the title of a small multiple says.
-function sharedStart(names) {
-  const [first, ...others] = names.map(name => name.split("-"));
-  const count = first.findIndex((word, i) => i === first.length - 1 || others.some(other => other[i] !== word));
-  return first.slice(0, count).map(word => `${word}-`).join("");
+// How many characters of all names are the same words, such as the size that the title of a small multiple says.
+function sharedStart([first, ...others]) {
+  let end = first.lastIndexOf("-") + 1;
+  while (!others.every(name => name.startsWith(first.slice(0, end)))) end = first.lastIndexOf("-", end - 2) + 1;
+  return end;
 }
 
 // A figure: one of the charts of a topic along one of its axes, with a crosshair that reads the values, and a plot for
@@ -124,7 +124,8 @@ class Drawing {
   // The spec of a line chart along the selected axis.
   along({ element, facet }) {
     const { chart, axis } = this, spec = structuredClone(chart.spec), { transform } = spec;
-    const shown = chart.facets[facet];
+    const shown = chart.facets[facet], plots = shown ? Object.values(chart.facets) : [spec.encoding.color.scale.domain];
+    element.style.minHeight = `${14 * Math.max(...plots.map(names => names.length)) + 140}px`;  // for the most labels
     if (shown) {
       spec.title.subtitle = facet;
       spec.params = theme.params.map(param => param.name === "shown" ? { ...param, value: shown } : param);
@@ -133,9 +134,8 @@ class Drawing {
       layer.transform.unshift(...places);
       if (layer.mark.type !== "text") continue;
       layer.mark.limit = element.clientWidth * .3;
-      if (!shown) continue;
-      layer.transform.push({ calculate: `replace(datum.series, ${JSON.stringify(sharedStart(shown))}, "")`, as: "label" });
-      layer.encoding.text = { field: "label" };
+      layer.transform.push({ calculate: `slice(datum.series, datum.index < 0 ? 0 : ${shown ? sharedStart(shown) : 0})`, as: "label" });
+      layer.encoding.text.field = "label";
     }
     spec.data = data[chart.data];
     transform[0].calculate = `datum[${JSON.stringify(axis.x)}]`;
