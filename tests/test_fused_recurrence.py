@@ -12,13 +12,13 @@ from small import small_config
 
 from mlm.models import fused_recurrence, platform_kernels, recurrence, rnn
 
-B, L = 32, 7  # two blocks of examples
+B, L = 16, 7  # two blocks of examples
 
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
     monkeypatch.setattr(platform_kernels, "find_platform", lambda: "tpu")
-    monkeypatch.setattr(fused_recurrence, "ROWS", 16)
+    monkeypatch.setattr(fused_recurrence, "ROWS", 8)
     if jax.default_backend() != "tpu":
         monkeypatch.setattr(pallas, "pallas_call", functools.partial(pallas.pallas_call, interpret=True))
 

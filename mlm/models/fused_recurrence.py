@@ -20,7 +20,7 @@ from mlm.base import config
 from mlm.models import platform_kernels, recurrence
 
 ROWS = 128  # examples of a program, at most
-MIN_ROWS = 16  # of a register in bfloat16
+MIN_ROWS = 8  # of a register
 MAX_UNITS = 1024  # whose weights and their transpose fit on chip
 VMEM = 2**26  # bytes that a kernel may take
 

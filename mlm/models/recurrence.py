@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from mlm.base import config
 from mlm.models import platform_kernels
@@ -193,7 +192,6 @@ def scan_directions_fwd(cell, unroll, kernels, biases, inputs, same):
             outputs.append((new_carry[0], residuals))
         return tuple(new_carries), tuple(outputs)
 
-    inputs = tuple(map(order_by_token, inputs))
     zero = tuple(
         (jnp.zeros((x.shape[1], k.shape[0]), x.dtype),) * cell.carries for x, k in zip(inputs, kernels, strict=True)
     )
@@ -204,7 +202,6 @@ def scan_directions_fwd(cell, unroll, kernels, biases, inputs, same):
 def scan_directions_bwd(cell, unroll, saved, d_outputs):
     """The gradients of `scan_directions`; those of the recurrent weights are one product over all steps."""
     kernels, same, outputs = saved
-    d_outputs = tuple(map(order_by_token, d_outputs))
     transposed = [kernel_HxG.T for kernel_HxG in kernels]
     previous = [  # states before each token
         jnp.where(same_LxB[:, :, None], jnp.pad(h_LxBxH[:-1], ((1, 0), (0, 0), (0, 0))), 0)
@@ -230,16 +227,6 @@ def scan_directions_bwd(cell, unroll, saved, d_outputs):
         tuple(d_input for d_input, _ in gradients),
         None,
     )
-
-
-def order_by_token(x_LxBxN):
-    """The array with all of a token in one piece of a TPU's memory.
-
-    Its compiler keeps the order of the array that was transposed, and each step of a loop would gather its examples.
-    """
-    if platform_kernels.find_platform() != "tpu":
-        return x_LxBxN
-    return with_layout_constraint(x_LxBxN, Layout((0, 1, 2)))
 
 
 def compute_weight_gradients(kernels, previous, d_recurrent):
