@@ -156,12 +156,10 @@ def read_running_text(data: config.Data, split: str) -> Iterator[str]:
 
 
 def _read_part(paths, data, split):
-    end = size = sum(map(len, files.read_lines(paths)))
+    end = sum(map(len, files.read_lines(paths)))
+    bound = end if data.validation_path else int(end * (1 - data.validation_fraction))
     if data.search_fraction:
-        end = size if data.validation_path else int(size * (1 - data.validation_fraction))
-        bound = int(end * (1 - data.search_fraction))
-    else:
-        bound = int(size * (1 - data.validation_fraction))
+        end, bound = bound, int(bound * (1 - data.search_fraction))
     first, end = (bound, end) if split == "validation" else (0, bound)
     at = 0
     for line in files.read_lines(paths):
