@@ -2,6 +2,11 @@
 const showRuns = (() => {
   const columns = JSON.parse(document.getElementById("run-columns").textContent)
     .map(([name, title, kind, values, format, common]) => ({ name, title, kind, values, format, common }));
+  const isMissing = value => [null, "", "—"].includes(value);
+  for (const column of columns) {
+    column.isNumeric = Boolean(column.format) || column.values.every(value => isMissing(value) || !isNaN(value));
+    column.look = column.kind + (column.isNumeric ? " number" : "");
+  }
   const section = document.getElementById("runs"), find = selector => section.querySelector(selector);
   const [names, groups] = [columns[0].values, columns[1].values], ticked = [];
   const make = (tag, text = "", properties = {}, ...children) => {
@@ -53,7 +58,7 @@ const showRuns = (() => {
     head.append(make("th", "", { scope: "col" }, make("span", "compare", { className: "hidden" })));
     for (const column of visible()) {
       const text = column.title.replace(/[._]/g, "$&\u200b");
-      const th = make("th", "", { scope: "col", className: column.format ? "number" : column.kind },
+      const th = make("th", "", { scope: "col", className: column.look },
         make("button", text, { type: "button", onclick: () => sort(column) }));
       if (sorted?.column === column) th.ariaSort = sorted.down ? "descending" : "ascending";
       head.append(th);
@@ -63,10 +68,10 @@ const showRuns = (() => {
       box.ariaLabel = `compare ${names[run]}`;
       const row = make("tr", "", {}, make("td", "", {}, box));
       for (const column of visible()) {
-        const value = column.values[run], { kind, common, format, name } = column;
+        const value = column.values[run], { common, look, name } = column;
         const isOdd = common !== null && name !== "seed" && value !== common && value !== "—";
         row.append(make(column === columns[0] ? "th" : "td", write(column, value),
-          { className: `${format ? "number" : kind}${isOdd ? " odd" : ""}`, ...(column === columns[0] && { scope: "row" }) }));
+          { className: look + (isOdd ? " odd" : ""), ...(column === columns[0] && { scope: "row" }) }));
       }
       body.append(row);
     }
@@ -76,11 +81,9 @@ const showRuns = (() => {
   }
 
   function sort(column) {
-    const down = sorted?.column === column && !sorted.down, { values, format } = column;
+    const down = sorted?.column === column && !sorted.down, { values, isNumeric } = column;
     sorted = { column, down };
-    const isNumeric = format || values.every(value => value === "" || !isNaN(value));
-    const isMissing = run => values[run] === null || values[run] === "";
-    order.sort((a, b) => isMissing(a) - isMissing(b) || (down ? -1 : 1) * (isNumeric ? values[a] - values[b]
+    order.sort((a, b) => isMissing(values[a]) - isMissing(values[b]) || (down ? -1 : 1) * (isNumeric ? values[a] - values[b]
       : String(values[a]).localeCompare(values[b], "en", { numeric: true })) || a - b);
     draw();
   }
@@ -98,7 +101,7 @@ const showRuns = (() => {
     }
     const differing = columns.slice(1).filter(({ kind, name, values }) =>
       values[a] !== values[b] && ["config", "score", "provenance"].includes(kind) && !/\(UTC\)$/.test(name));
-    const cell = (column, at) => make("td", write(column, column.values[at]), { className: column.format ? "number" : "" });
+    const cell = (column, at) => make("td", write(column, column.values[at]), { className: column.look });
     place.replaceChildren(make("table", make("caption", `${differing.length} differences`), {},
       make("thead", "", {}, make("tr", "", {}, ...["", names[a], names[b]].map(text => make("th", text, { scope: "col" })))),
       make("tbody", "", {}, ...differing.map(column =>
