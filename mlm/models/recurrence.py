@@ -169,7 +169,11 @@ def scan_cell_fast(cell: RecurrentCell, unroll: int, kernels, biases, inputs, sa
 
 def scan_joined_directions(cell, unroll, *operands):
     """`scan_directions` with one product a token for all directions: a GPU's loop waits for each of its kernels."""
-    scan = lambda *arrays: scan_directions(cell, unroll, *((x,) for x in arrays))[0]
+
+    def scan(*arrays):
+        states: Any = scan_directions(cell, unroll, *((x,) for x in arrays))
+        return states[0]
+
     return jax.vmap(scan)(*map(jnp.stack, operands))
 
 
