@@ -114,11 +114,8 @@ def compute_states(cell, kernel_ref, bias_ref, input_ref, same_ref, output_ref, 
 
 def compute_gradients(cell, kernel_ref, transposed_ref, bias_ref, input_ref, same_ref, d_output_ref, *refs):
     """The gradient of a token's input, and where it differs of its recurrent product."""
-    previous_refs, gradient_refs, d_refs = (
-        refs[: cell.carries],
-        refs[cell.carries : -cell.carries],
-        refs[-cell.carries :],
-    )
+    previous_refs, gradient_refs = refs[: cell.carries], refs[cell.carries : -cell.carries]
+    d_refs = refs[-cell.carries :]
 
     @pl.when(pl.program_id(1) == 0)
     def _():

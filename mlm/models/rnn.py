@@ -41,14 +41,12 @@ class RecurrentLayer(residual.ResidualLayer):
         model = self.model
         y_LxBxD = jnp.swapaxes(y_BxLxD, 0, 1)
         is_fused = fused_recurrence.can_use_fused(model, len(y_BxLxD))
-        # Of each direction: its name, what it reads in its order (the kernel in the text's), whether a token, in its
-        # order, continues its segment.
-        inputs = []
+        inputs = []  # of each direction: its name, what it reads in its order, whether a token continues its segment
         for name in ("forward", "backward")[: 1 if model.directionality == "causal" else 2]:
             step = -1 if name == "backward" else 1
             segments_LxB = segments_BxL.T[::step]
             same_LxB = jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0)))
-            inputs.append((name, y_LxBxD if is_fused else y_LxBxD[::step], same_LxB))
+            inputs.append((name, y_LxBxD if is_fused else y_LxBxD[::step], same_LxB))  # the kernel turns by itself
         if model.cell in parallel_cells.CELLS:
             states = [self.run_parallel(*direction) for direction in inputs]
         else:
