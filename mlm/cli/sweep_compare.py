@@ -76,7 +76,7 @@ def compare_points(sweep) -> None:
         names = [search if name.startswith("search-") else name for name in names]
     assert tables.headline is not None  # a sweep without results ended above
     selected = [by_stem[name] for name in names if name in by_stem]
-    shown = reproduction.render_tables(tables.headline, tables.columns, selected, tables.own)
+    shown = reproduction.render_tables(tables.headline, tables.columns, selected, tables.experiment_tables)
     if args.evaluate is None:
         evaluate = reproduction.read_figures(path).evaluate if path.exists() else ""
     else:

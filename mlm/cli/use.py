@@ -106,8 +106,12 @@ def write_records(path: Path, rows: Iterable[dict]) -> int:
     Nothing is written if a row raises. Raises ConfigError where a late row has a column that the first ones lack.
     """
     rows, count = iter(rows), 0
-    how: Any = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}  # as JSON escapes half a character
-    with files.atomic_write(path) as temporary, temporary.open("w", **how) as file:
+    options: Any = {
+        "encoding": "utf-8",
+        "errors": "backslashreplace",
+        "newline": "",
+    }  # as JSON escapes half a character
+    with files.atomic_write(path) as temporary, temporary.open("w", **options) as file:
         first = list(itertools.islice(rows, FIRST_ROWS))
         names = list_names(first)
         writer, quoter = (csv.DictWriter(file, names, lineterminator="\n", quoting=x) for x in QUOTINGS)
@@ -411,7 +415,8 @@ def main(words: list[str]) -> None:
     out = None
     if chosen.out == RECORDS and args.out:
         out = check_output(args.out, ".csv", ".jsonl")
-        errors.require(args.out not in (args.file, *args.texts), "--out", args.out, "no file that is read")
+        read = (os.path.realpath(name) for name in (args.file, *args.texts))
+        errors.require(os.path.realpath(out) not in read, "--out", args.out, "no file that is read")
 
     def load(step: int | None = None):
         from mlm.inference import pretrained_io

@@ -73,9 +73,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     ids = np.array([*documents])
     found = []
     for query, cosine_D in zip(queries, cosine_QxD, strict=True):
-        ranked_D = ids[np.argsort(-cosine_D, kind="stable")]
-        nearest = ranked_D[ranked_D != query][:RECALL_DEPTH]
-        grades = [relevant[query].get(one, 0.0) for one in nearest]
+        nearest = ids[np.argsort(-cosine_D, kind="stable")[: RECALL_DEPTH + 1]]
+        grades = [relevant[query].get(one, 0.0) for one in nearest[nearest != query][:RECALL_DEPTH]]
         ideal = compute_dcg(sorted(relevant[query].values(), reverse=True))
         found.append((compute_dcg(grades) / ideal, np.count_nonzero(grades) / len(relevant[query])))
     result: dict[str, Any] = {"queries": len(queries), "documents": len(documents), "truncated": truncated}

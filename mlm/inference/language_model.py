@@ -225,7 +225,7 @@ class LanguageModel:
         texts, is_single = _listed(text)
         errors.require(pooling is not None, "pooling", pooling, "mean, first or last")
         errors.require_integer("top_k", top_k, 1)
-        candidates, _ = _listed(candidates)
+        candidates, _ = _listed(candidates, "candidates")
         query_SxD, candidate_CxD = self.encode(texts, layer, pooling), self.encode(candidates, layer, pooling)
         cosine_SxC = l2_normalize(query_SxD) @ l2_normalize(candidate_CxD).T
         answers = [
@@ -467,11 +467,11 @@ class LanguageModel:
         return (before + space if starts_word else before.rstrip()) + piece + after
 
 
-def _listed(text: str | Sequence[str]) -> tuple[list[str], bool]:
+def _listed(text: str | Sequence[str], name: str = "text") -> tuple[list[str], bool]:
     """The texts as a list, and whether there was a single one."""
     is_single = isinstance(text, str)
-    errors.require(isinstance(text, Iterable), "text", text, "a text, or several")
+    errors.require(isinstance(text, Iterable), name, text, "a text, or several")
     texts = [text] if isinstance(text, str) else list(text)
     for each in texts:
-        errors.require(isinstance(each, str), "text", each, "a text")
+        errors.require(isinstance(each, str), name, each, "a text")
     return texts, is_single

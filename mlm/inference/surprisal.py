@@ -9,6 +9,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import NamedTuple
 
 import jax
@@ -137,7 +138,7 @@ def compute_left_to_right(
     overlap = size // 2 if overlap is None else overlap
     # Without [CLS] nothing predicts the first token of a window, which the one before therefore must.
     expected = f"{1 - first} <= value < {size}, the tokens that the model reads"
-    errors.require(isinstance(overlap, int) and 1 - first <= overlap < size, "overlap", overlap, expected)
+    errors.require(isinstance(overlap, Integral) and 1 - first <= overlap < size, "overlap", overlap, expected)
     unique = {tuple(ids): np.full(len(ids), math.nan) for ids in ids_by_text}
     windows = [
         (ids, start) for ids in unique for start in range(0, max(1, len(ids) - overlap), size - overlap) if len(ids)

@@ -7,7 +7,6 @@ Letters in array names: L tokens, B examples, H units, G = gates * H.
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from mlm.models import platform_kernels, recurrence
 
 ROWS = 128  # examples of a program, at most
 MIN_ROWS = 8  # of a register
-MAX_UNITS = 1024  # whose weights and their transpose fit on chip
+MAX_BYTES = 2**24  # of the recurrent weights and their transpose: 1,024 units of an LSTM in bfloat16
 VMEM = 2**26  # bytes that a kernel may take
 
 
@@ -32,7 +31,7 @@ def can_use_fused(model: config.Model, num_examples: int) -> bool:
         and platform_kernels.uses_kernel(model, "fused_recurrence")
         and platform_kernels.find_platform() == "tpu"  # a run may go on elsewhere
         and num_examples % MIN_ROWS == 0  # not so where one example creates the parameters
-        and model.rnn_dim <= MAX_UNITS
+        and 2 * recurrence.CELLS[model.cell].gates * model.rnn_dim**2 * jnp.dtype(model.dtype).itemsize <= MAX_BYTES
     )
 
 
@@ -85,7 +84,7 @@ def run_kernel(
     weights first; by_token: inputs LxBxN; outputs: types; is_reversed: whether the last token comes first.
     """
     (length, batch), num_units = by_token[0].shape[:2], len(whole[0])
-    rows = math.gcd(batch, ROWS)
+    rows = next(rows for rows in range(ROWS, 0, -MIN_ROWS) if batch % rows == 0)
     index = lambda block, step: (length - 1 - step if is_reversed else step, block, 0)
     specify = lambda array: pl.BlockSpec((None, rows, array.shape[2]), index)
     return pl.pallas_call(

@@ -161,14 +161,14 @@ def scan_cell_fast(cell: RecurrentCell, unroll: int, kernels, biases, inputs, sa
     the state continues that of the previous token; else it starts from zero.
     """
     wide = (tuple(x.astype(jnp.float32) for x in arrays) for arrays in (biases, inputs))
-    is_joined = len(inputs) > 1 and platform_kernels.find_platform() == "gpu"
-    scan: Callable = scan_joined_directions if is_joined else scan_directions
+    is_pair = len(inputs) > 1 and platform_kernels.find_platform() == "gpu"
+    scan: Callable = scan_pair if is_pair else scan_directions
     states: Any = scan(cell, unroll, kernels, *wide, same)
     return tuple(h_LxBxH.astype(x.dtype) for h_LxBxH, x in zip(states, inputs, strict=True))
 
 
-def scan_joined_directions(cell, unroll, *operands):
-    """`scan_directions` with one product a token for all directions: a GPU's loop waits for each of its kernels."""
+def scan_pair(cell, unroll, *operands):
+    """`scan_directions` with one product a token for both directions: a GPU's loop waits for each of its kernels."""
 
     def scan(*arrays):
         states: Any = scan_directions(cell, unroll, *((x,) for x in arrays))

@@ -118,15 +118,15 @@ def collect_figures(
 
 
 def render_tables(
-    headline: Headline, columns: Sequence[Column], tables: Sequence[NamedTable], own: Collection[str]
+    headline: Headline, columns: Sequence[Column], tables: Sequence[NamedTable], first: Collection[str]
 ) -> list[str]:
-    """Lines of Markdown: tables, the experiment's `own` (by their stems) above the headline; long ones are folded."""
+    """Lines of Markdown: tables, `first` (by their stems) above the headline; long ones are folded."""
     shown = [*headline.table.columns]
     shown += [column for column in columns if column.name in MARKS and column not in shown]
     sentence = re.sub(r"[*_]", r"\\\g<0>", headline.sentence)  # of a pattern of files, say
     runs = headline.table._replace(title=sentence, caption="", columns=shown)
     parts: list[str] = []
-    for one in sorted([runs, *tables], key=lambda one: (one.stem not in own, one is not runs)):
+    for one in sorted([runs, *tables], key=lambda one: (one.stem not in first, one is not runs)):
         text = table.to_markdown(one.rows, one.columns)
         if len(one.rows) > MAX_ROWS:
             text = f"<details markdown>\n<summary>Table of {len(one.rows)} rows</summary>\n\n{text}\n\n</details>"

@@ -52,7 +52,8 @@ def load_dataset(
     )
     counts_SxV = np.stack([np.frombuffer(part.dataset_info.unigram_counts, np.int64) for part in parts])
     first, identity = parts[0], {f"source {name}": part.manifest["inputs"] for name, part in packs.items()}
-    identity["sources"] = [*packs]  # in the order by which rows go to them
+    if [*packs] != sorted(packs):  # rows go to sources in their order
+        identity["sources"] = [*packs]
     shared = {name: first.manifest["inputs"][name] for name in ("kind", "tokenizer", "length")}
     manifest = {split: _merge_statistics(parts, split) for split in ("train", "validation")}
     return first._replace(

@@ -53,8 +53,8 @@ function parallel({ title, better, trials }) {
 
 // How many characters of all names are the same words, such as the size that the title of a small multiple says.
 function sharedStart([first, ...others]) {
-  let end = first.lastIndexOf("-") + 1;
-  while (!others.every(name => name.startsWith(first.slice(0, end)))) end = first.lastIndexOf("-", end - 2) + 1;
+  let end = others.length ? first.lastIndexOf("-") + 1 : 0;
+  while (end > 0 && !others.every(name => name.startsWith(first.slice(0, end)))) end = end > 1 ? first.lastIndexOf("-", end - 2) + 1 : 0;
   return end;
 }
 

@@ -76,7 +76,7 @@ class Findings(NamedTuple):
     claims: NamedTable = NamedTable("claims", "", "", (), ())
     headline: Headline | None = None
     tables: Sequence[NamedTable] = ()  # beside these
-    own: Collection[str] = ()  # the stems of those that are the experiment's own
+    experiment_tables: Collection[str] = ()  # the stems of those that the experiment makes
     charts: Sequence[Chart] = ()
     searches: Mapping[str, dict] = {}  # the trials of each
 
@@ -121,7 +121,7 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
         f"{'negative' if score.better < 0 else 'positive'} if the first is better."
     )
     tables = [*experiment.tables(results)] if hasattr(experiment, "tables") else []
-    own = [one.stem for one in tables]
+    experiment_tables = [one.stem for one in tables]
     for scale, search, searched in iterate_searches(experiment, groups):
         caption = f"Trials of each row, at rungs {', '.join(f'{rung:g}' for rung in search.rungs)} of its length."
         content = expected_best.build_table(searched, search.score)
@@ -132,7 +132,7 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
     tables.append(paper_tables.build_table(getattr(experiment, "PAPER_TABLES", ()), groups))
     claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
     first = build_headline(results, rows, columns, groups, families)
-    return Findings(rows, columns, claims_table, first, [entry for entry in tables if entry.rows], own)
+    return Findings(rows, columns, claims_table, first, [entry for entry in tables if entry.rows], experiment_tables)
 
 
 def iterate_searches(
