@@ -24,9 +24,10 @@ Scales     quick: five interventions, the language and Python's docstrings, one 
            examples. long: the first seed with 9,600, on the languages, WikiText-2 and English novels. removed: the
            preset of novels, and without each of its ingredients (of its words 1,000 are left), 3,200 examples, beside
            the same runs on texts. text: quick's interventions on the language and WikiText-2.
-Cost       quick: two minutes on 2 CPU cores. short: 217 points, 108 minutes with --workers=2 beside other work. laptop:
-           1,281 points, 13 GB of checkpoints, eight hours by an estimate; a part at a time, each resumes. removed: 372
-           more, an hour and a half. text: 24 points of 3,200 examples, two seeds, 5 minutes, estimated.
+Cost       quick: two minutes on 2 CPU cores. short: 217 points, 108 minutes with --workers=2 beside other work. long:
+           150 points, two and a half hours, so too. laptop: 1,281 points, 13 GB of checkpoints, 12 hours by an estimate
+           from these; a part at a time, each resumes. removed: 372 more, an hour and a half. text: 24 points of 3,200
+           examples, two seeds, 5 minutes, estimated.
 Data       laptop: WikiText-2, 83 English novels, 23 textbooks and 83 Hungarian novels, which the user provides.
 Figures    experiments/results/transfer.md
 """
