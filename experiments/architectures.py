@@ -227,8 +227,9 @@ def sweep(scale: str) -> dict[str, dict]:
 
 
 def search_space(point: dict) -> dict:
-    """What mlm sweep search tries for a row; a row that does not read a field leaves it out."""
-    return RECIPE_SPACE | {"train.batch_size": Choice((16, 32)), "model.chrono_init": Choice((0, 64))}
+    """What mlm sweep search tries for a row."""
+    gates = {"model.chrono_init": Choice((0, 64))} if point["model.family"] == "rnn" else {}
+    return RECIPE_SPACE | {"train.batch_size": Choice((16, 32))} | gates
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:

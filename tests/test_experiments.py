@@ -15,7 +15,7 @@ from small import train_config
 
 from mlm.base import config, fields
 from mlm.base.estimates import Estimate
-from mlm.launch.sweep import table_rehearsal
+from mlm.launch.sweep import search, table_rehearsal
 from mlm.objectives import mlm
 from mlm.report import series, summary
 from mlm.report.table import Column
@@ -48,6 +48,8 @@ def check(experiment, scales):
         rows, columns = experiment.table(made_up)
         assert len(rows) > 1 and {"loss", "parameters"} <= {column.name for column in columns}
         assert scale != "paper" or cfg.data.corpus in ("tfds", "parallel")
+        if hasattr(experiment, "search_space"):  # or raises
+            assert search.build_rows(experiment.search_space, experiment.sweep(scale), points, {})
         if scale == "laptop" and hasattr(experiment, "claims"):
             found = [set(pair) <= set(groups) for pair in experiment.claims(list(groups))]
             assert any(found), "no claim is about groups of this sweep"
