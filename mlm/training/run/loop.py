@@ -79,6 +79,8 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
         if state.step == 0:
             state, source = initialization.init_from_source(cfg, state, packed.tokenizer)
             sources |= source
+            if source and (link_params := program.objective.link_params):
+                state = state._replace(params=link_params(state.params))
         saved = saved._replace(state=state)
         with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut, teacher, sources)) as run:
             yield run, teacher.join_state(saved.state) if teacher else saved.state
