@@ -65,6 +65,12 @@ def _make_phase_config(cfg: Config, number: int) -> Config:
     return fields.override(cfg, changes | ONE_PHASE)
 
 
+def select_model(cfg: Config, step: int) -> Config:
+    """The config with the model as it is in the phase of a step, counted from 1: phases may have their rotary bases."""
+    phase = next(phase for phase in list_phases(cfg) if step <= phase.end_step)
+    return fields.override(cfg, {"model.rope_theta": phase.cfg.model.rope_theta})
+
+
 def count_work(cfg: Config, steps: range) -> float:
     """How many batches of the last phase's tokens these steps, counted from 0, use: their time is about as much."""
     if not cfg.phases.shares:
