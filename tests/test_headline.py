@@ -82,6 +82,24 @@ def test_a_verdict_is_that_of_the_claims(results):
     assert verdicts == {"worse", "undecided"}
 
 
+def test_models_of_one_mean_keep_their_own_verdicts(results):
+    """Of two that are as far from the best, one in each of its seeds: in any order of the table."""
+    noisy = []
+    for place, losses in enumerate(((3.0, 3.0, 3.01), (3.2, 3.2, 3.2), (2.6, 3.2, 3.8))):
+        for seed, loss in enumerate(losses):
+            run, workdir = results[2 * place], results[2 * place]["config"]["workdir"]
+            own = {"seed": seed, "workdir": f"{workdir[:-12]}seed{seed}-0123ab"}
+            values = run["evaluation"] | {"loss": loss, "excess_loss": loss - run["evaluation"]["floor"]}
+            held_out = {"mlm_nats": loss * run["held_out"]["mlm_weight"], "mlm_weight": run["held_out"]["mlm_weight"]}
+            noisy.append(run | {"config": run["config"] | own, "evaluation": values, "held_out": held_out})
+    rows, columns = architectures.table(noisy)
+    groups = series.group_runs(noisy)
+    for ordered in (rows, rows[::-1]):
+        made = headline.build_headline(noisy, ordered, columns, groups, compare.rank_families(groups))
+        verdicts = {row["model"]: row["verdict"].partition(",")[0] for row in made.table.rows if "seeds" in row}
+        assert verdicts == dict(zip(pages.MEMBERS, ("best", "worse", "undecided"), strict=True))
+
+
 def test_an_evaluation_of_fewer_than_half_of_the_models_has_no_column(results):
     score = estimates.EvaluationScore(estimates.EvaluationMetric("task_topic", "accuracy", "0" * 64), 0.9)
     for cells, is_shown in ((("lstm",), False), (("lstm", "gru"), True)):

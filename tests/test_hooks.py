@@ -5,12 +5,13 @@ import json
 import jax
 import numpy as np
 import pytest
-from small import make_dataset_info, small_config, small_program
+from small import SOURCED, batch, make_dataset_info, small_config, small_program
 
 from mlm.base import config, fields
 from mlm.base.types import BatchSums
 from mlm.training.run import checkpoint, log, loop
 from mlm.training.run.hooks import Hook, PlateauWarning, Profile
+from mlm.training.step import program
 
 
 class Record(Hook):
@@ -110,7 +111,10 @@ def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, objecti
     """The loss rises; its mean over the last 50 steps before the check is as far above the unigram's as `excess`."""
     cfg = small_config(**{"optim__warmup_fraction": 0.06} | changes, train__steps=steps, objective=objective)
     dataset, lines = make_dataset_info(cfg), []
-    share_V = np.arange(5, 50) / np.arange(5, 50).sum()  # entries 0 to 4 are special
+    counts_V = np.r_[
+        [1, 3] * (objective == "causal"), 5:50
+    ]  # entries 0 to 4 are special; [UNK] and [SEP] are predicted
+    share_V = counts_V / counts_V.sum()
     loss = -(share_V * np.log(share_V)).sum() + excess
     scores = small_program(cfg).objective
     hook = PlateauWarning(cfg, scores, dataset, lines.append, {})
@@ -133,6 +137,25 @@ def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, objecti
         assert hook.summarize().items() <= hook.get_totals().items()
     else:
         assert hook.summarize() == {}
+
+
+@pytest.mark.parametrize("objective", ["mlm", "nsp", "causal", "hybrid", "diffusion", "denoising"])
+def test_the_plateau_is_looked_for_in_what_the_steps_of_an_objective_count(objective):
+    member = ("encoder_decoder", "gru") if objective in SOURCED else ("transformer", "")
+    cfg = small_config(*member, objective=objective, optim__warmup_fraction=0.06, train__steps=1000)
+    dataset = make_dataset_info(cfg)
+    model, built = program.build_model_and_objective(cfg, dataset)
+    hparams, key_B = program.make_train_hparams(cfg), jax.random.split(jax.random.key(0), 3)
+
+    def compute_losses():
+        params = {"model": model.init(key_B[0]), "objective": built.init(key_B[1], model)}
+        return built.loss(params, model, batch(labels=True), key_B, hparams, train=True)
+
+    losses = jax.eval_shape(compute_losses)
+    hook, sums = PlateauWarning(cfg, built, dataset, print, {}), BatchSums(*jax.tree.map(lambda _: 1.0, tuple(losses)))
+    for step in range(1, 101):
+        hook.on_metrics(step, {"sums": sums}, False)
+    assert hook.sums == [50, 50]
 
 
 def test_some_steps_are_traced_and_the_run_says_where(tmp_path):

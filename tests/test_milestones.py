@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small import make_scheduled_config, stop_at, train_config
+from small import make_run_config, make_scheduled_config, stop_at, train_config
 
 import mlm
 from mlm.base import batch_warmup, errors, fields, files
@@ -18,6 +18,8 @@ from mlm.evaluation import engine, evaluation_tasks
 from mlm.report import figures, milestone_curves, specs
 from mlm.training.run import checkpoint, loop, trained_run
 from mlm.training.run.directory import RunDirectory
+from mlm.training.step import program
+from mlm.training.validation import split_scores
 
 STEPS = 8
 
@@ -47,6 +49,25 @@ def read_params(workdir, step=None):
 
 def assert_equal(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@pytest.mark.usefixtures("quick_to_compile")
+def test_a_model_of_an_early_phase_has_that_phase_s_rotary_base(tmp_path):
+    """Where it is evaluated on the way, and where its milestone is loaded."""
+    bases = {"phases__shares": (0.5, 0.5), "phases__rope_theta": (1e4, 2.0), "model__positions": "rotary"}
+    moments = {"train__steps": 2, "train__eval_every": 1, "train__milestones": "1", "model__init_std": 0.3}
+    cfg = make_run_config(tmp_path / "cache", tmp_path / "run", "transformer", "", **bases | moments)
+    train_config(cfg)
+    records = RunDirectory(cfg.workdir).read_history({})
+    (logged, _) = (record["eval_loss"] for record in records if "eval_loss" in record)
+    packed = pack.load_dataset(cfg)
+    loaded = trained_run.load(cfg.workdir, {}, packed, step=1)
+    one_phase = {"phases.shares": (), "phases.rope_theta": (), "model.rope_theta": 1e4}
+    alone = program.build_program(fields.override(cfg, one_phase), packed.dataset_info)
+    for own in (alone, loaded.program):
+        columns = split_scores.collect_columns(cfg, own, loaded.state, packed.validation)
+        assert columns["mlm_nats"].sum() / columns["mlm_weight"].sum() == pytest.approx(logged, rel=1e-6)
+    assert mlm.load(cfg.workdir, step=1).config.model.rope_theta == 1e4
 
 
 @pytest.mark.exhaustive

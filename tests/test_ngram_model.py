@@ -223,3 +223,19 @@ def test_bits_per_byte_of_masked_tokens_are_those_of_all_tokens_at_their_mean_lo
     (bits,) = (score for score in found.scores if score.unit == "bits per byte")
     held_out = sum(len(line) for line in (tmp_path / "b.txt").read_bytes().replace(b"#", b"").splitlines())
     assert compute_score(bits, columns)[0] == pytest.approx(2 * tokens_N.sum() / math.log(2) / held_out)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bpe", "words", "characters"])
+def test_bits_per_byte_are_of_vocabularies_that_give_a_text_back_as_long_as_it_was(tmp_path, kind):
+    line = "ping-pong, king (song) kling's long thing."
+    (tmp_path / "a.txt").write_text(f"{line}\n" * 30)
+    (tmp_path / "b.txt").write_text(" ".join(line.split()[::-1]))
+    settings = {"data__path": f"{tmp_path}/a.txt", "data__validation_path": f"{tmp_path}/b.txt"}
+    settings |= {"data__document_boundary": "line", "data__cache_dir": str(tmp_path / "cache"), "pack__seq_len": 64}
+    size = {"unigram": 24, "wordpiece": 42, "bpe": 270, "words": 11}.get(kind, 0)
+    cfg = small_config(data__corpus="text", tokenizer__kind=kind, tokenizer__vocab_size=size, **settings)
+    packed = pack.load_dataset(cfg)
+    found = references.compute_references(cfg, program.build_program(cfg, packed.dataset_info), packed)
+    gives_back = packed.tokenizer.decode(packed.tokenizer.encode(line)) == line
+    assert [score.name for score in found.scores] == ["bits_per_byte"] * gives_back
+    assert gives_back == (kind != "wordpiece")

@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, VOCAB, batch, make_dataset_info, params_of, small_config, small_program
+from small import PLAIN, VOCAB, batch, make_dataset_info, make_run_config, params_of, small_config, small_program
 
 from mlm import objectives
 from mlm.base.special import MASK, NUM_SPECIAL
+from mlm.data.rows import pack
 from mlm.objectives import masking, replaced_token_detection
+from mlm.training.run import initialization, loop
 from mlm.training.step import program, update
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
@@ -202,6 +204,19 @@ def test_tables_of_disentangled_embeddings_move_as_both_models_ask():
     doubled = jax.tree.map(lambda x: 2 * x, get_tables(generator))
     jax.tree.map(np.testing.assert_array_equal, moved["model"], params["model"] | doubled)
     jax.tree.map(np.testing.assert_array_equal, moved["objective"], params["objective"])
+
+
+def test_disentangled_embeddings_begin_as_those_of_the_run_that_training_starts_from(tmp_path, monkeypatch):
+    def init_from_source(cfg, state, tokenizer):
+        tables = jax.tree.map(lambda x: x + 1, replaced_token_detection.get_tables(state.params["model"]))
+        return state._replace(params=state.params | {"model": state.params["model"] | tables}), {"source": {}}
+
+    monkeypatch.setattr(initialization, "init_from_source", init_from_source)
+    own = {"objective": "replaced_token_detection", "replaced_token_detection__embeddings": "disentangled"}
+    cfg = make_run_config(tmp_path / "cache", tmp_path / "run", **own)
+    with loop.open_run(cfg, pack.load_dataset(cfg)) as (_, state):
+        both = state.params["model"], state.params["objective"]["generator"]
+        jax.tree.map(np.testing.assert_array_equal, *map(replaced_token_detection.get_tables, both))
 
 
 @pytest.mark.exhaustive

@@ -10,6 +10,7 @@ from test_surprisal import CAUSAL, MASKED, make_model, words
 
 import mlm
 from mlm.base import errors
+from mlm.base.estimates import EvaluationMetric, EvaluationScore
 from mlm.cli import evaluate
 from mlm.evaluation import suite
 from mlm.training.run.directory import RunDirectory
@@ -152,3 +153,13 @@ def test_suites_that_have_a_name_are_read_and_others_are_refused_in_a_line(data,
         ([f"--data={data}"], "--suite=NAME with it"),
     ):
         assert message in get_refusal(evaluate.main, ["evaluate", str(data / "masked"), *flags])
+
+
+def test_a_file_has_the_bounds_of_intervals_and_none_of_two_seeds():
+    """Whose lowest and highest value a table shows, as such."""
+    task, metric = suite.SuiteTask("glue", "rte", "", lambda run: []), EvaluationMetric("rte", "accuracy", "")
+    scores = [EvaluationScore(metric, 0.5, values=values) for values in ((0.4, 0.6), (0.4, 0.5, 0.6))]
+    two, three = (suite.SuiteScore("a", task, score, True) for score in scores)
+    assert two.compute_estimate() == (0.5, 0.4, 0.6)
+    assert (two.make_record()["low"], two.make_record()["high"]) == (None, None)
+    assert three.make_record()["low"] < 0.4 < 0.6 < three.make_record()["high"]

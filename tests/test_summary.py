@@ -10,7 +10,7 @@ from mlm.base import config, fields
 from mlm.evaluation import evaluation_tasks
 from mlm.evaluation.sentence_scores import METRIC
 from mlm.objectives import mlm
-from mlm.report import series, summary, table
+from mlm.report import charts, excess_loss, series, summary, table
 from mlm.training.validation import references
 
 
@@ -204,3 +204,31 @@ def test_a_run_that_ended_no_better_than_token_frequencies_is_named():
     assert found[0][name] == "seed 0: 5.20, unigram 5.00" and name not in found[1]
     assert name in {column.name for column in columns} and "learnt nothing that a comparison could be of" in said
     assert name not in {column.name for column in build_table(runs[1:])[1]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "examples", "lengths"),
+    [
+        ({}, (8, 8, 8, 8), (16, 16, 16, 16)),
+        ({"phases__shares": (0.5, 0.5), "phases__seq_len": (8, 32), "pack__seq_len": 32}, (8,) * 4, (8, 8, 32, 32)),
+        ({"phases__shares": (0.25, 0.75), "phases__batch_size": (2, 8)}, (2, 8, 8, 8), (16, 16, 16, 16)),
+        (
+            {"train__grad_accum_steps": 4, "train__batch_warmup_fraction": 0.75, "train__initial_batch_fraction": 0.25},
+            (2, 4, 6, 8),
+            (16, 16, 16, 16),
+        ),
+    ],
+)
+def test_costs_until_a_step_are_those_of_the_steps_before_it(changes, examples, lengths):
+    """Of steps that differ in their examples, or in their tokens."""
+    own = {"train__steps": 4, "train__batch_size": 8, "pack__seq_len": 16} | changes
+    tokens = np.cumsum(np.multiply(examples, lengths))
+    for step in (1, 2, 3, 4):
+        one = make_run("one", 0, 3.0, **own)
+        history = [{"step": each, "eval_loss": 6.0 - 3 * (each == step)} for each in (1, 2, 3, 4)]
+        one |= {"flops": 100.0, "steps": 4, "tokens": 100.0, "tokens_per_second": 10.0, "history": history}
+        one["evaluation"] |= {"floor": 2.9}
+        assert charts.add_flops(one)["history"][step - 1]["flops"] == pytest.approx(100 * tokens[step - 1] / tokens[-1])
+        cells = excess_loss.measure_plateau([one]) | excess_loss.measure_thresholds([one], [0.2])
+        assert cells["plateau"].mean == sum(examples[:step]) and cells["steps_0.2"].mean == step
+        assert cells["seconds_0.2"].mean == pytest.approx(10 * tokens[step - 1] / tokens[-1])

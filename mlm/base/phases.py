@@ -1,6 +1,7 @@
 """Phases of a run: parts, one after the other, that differ in length, batch, masking rate or the weights of sources."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from mlm.base import batch_warmup, errors, fields
@@ -64,16 +65,32 @@ def _make_phase_config(cfg: Config, number: int) -> Config:
     return fields.override(cfg, changes | ONE_PHASE)
 
 
+def select_model(cfg: Config, step: int) -> Config:
+    """The config with the model as it is in the phase of a step, counted from 1: phases may have their rotary bases."""
+    phase = next(phase for phase in list_phases(cfg) if step <= phase.end_step)
+    return fields.override(cfg, {"model.rope_theta": phase.cfg.model.rope_theta})
+
+
 def count_work(cfg: Config, steps: range) -> float:
     """How many batches of the last phase's tokens these steps, counted from 0, use: their time is about as much."""
     if not cfg.phases.shares:
         return batch_warmup.count_batches(cfg.train, steps)
     last, work = cfg.train.batch_size * cfg.pack.seq_len, 0.0
+    for phase, num_batches in _split_batches(cfg, steps):
+        work += num_batches * (phase.cfg.train.batch_size * phase.cfg.pack.seq_len) / last
+    return work
+
+
+def count_examples(cfg: Config, steps: range) -> float:
+    """How many examples these steps, counted from 0, use."""
+    return sum(num_batches * phase.cfg.train.batch_size for phase, num_batches in _split_batches(cfg, steps))
+
+
+def _split_batches(cfg: Config, steps: range) -> Iterator[tuple[Phase, float]]:
+    """Each phase with how many of its full batches the steps use."""
     for phase in list_phases(cfg):
         overlap = range(max(steps.start, phase.first_step), max(min(steps.stop, phase.end_step), phase.first_step))
-        tokens = phase.cfg.train.batch_size * phase.cfg.pack.seq_len
-        work += batch_warmup.count_batches(cfg.train, overlap) * tokens / last
-    return work
+        yield phase, batch_warmup.count_batches(cfg.train, overlap)
 
 
 def check(cfg: Config) -> None:

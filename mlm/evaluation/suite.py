@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields
-from mlm.base.estimates import Estimate, EvaluationScore, ItemInterval, estimate_mean
+from mlm.base.estimates import Estimate, EvaluationScore, ItemInterval, SeedRange, estimate_mean
 from mlm.data.tasks import examples, splits, task_file, tasks
 from mlm.evaluation import evaluation_tasks, finetuned_tasks, flags
 from mlm.evaluation.evaluations import EvaluationCase
@@ -71,6 +71,8 @@ class SuiteScore(NamedTuple):
         """The score as a row of a file."""
         metric, estimate = self.score.metric, self.compute_estimate()
         mean, low, high = estimate or (None, None, None)
+        if isinstance(estimate, SeedRange):  # which is no interval
+            low = high = None
         names = {"model": self.model, "suite": self.task.suite, "task": self.task.name, "metric": metric.title}
         return names | {"unit": metric.unit, "value": mean, "low": low, "high": high, "note": self.score.note}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from mlm.base import config, errors, fields, types
+from mlm.base import config, errors, fields, phases, types
 from mlm.data.tasks import tasks
 from mlm.data.tokenizers import words
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -74,6 +74,7 @@ def load_run(folder: str, step: int | None = None) -> LanguageModel:
     tokenizer = (
         words.recognize_mask_token(run.tokenizer) if run.cfg.data.task in tasks.LANGUAGE_TASKS else run.tokenizer
     )
+    cfg, objective_params = phases.select_model(run.cfg, run.step), params["objective"]
     return build_language_model(
-        run.cfg, tokenizer, params["model"], params["objective"], run.dataset_info, milestone=run.milestone
+        cfg, tokenizer, params["model"], objective_params, run.dataset_info, milestone=run.milestone
     )

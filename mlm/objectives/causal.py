@@ -19,9 +19,8 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     The backward stack predicts all but the last, the first token included.
     """
     unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
-    never_predicted = (PAD, MASK) if cfg.model.directionality == types.Directionality.TWO_STACK else (PAD, CLS, MASK)
-    possible_V = ~np.isin(np.arange(len(unigram_V)), never_predicted)
-    log_unigram_V = token_prediction.compute_log_unigram(unigram_V, possible_V)
+    is_target_V = find_targets(cfg.model.directionality, len(unigram_V))
+    log_unigram_V = token_prediction.compute_log_unigram(unigram_V, is_target_V)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
@@ -42,6 +41,12 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         scores=token_prediction.build_scores("causal", "nats per token"),
         train_scores=(Score("accuracy", "training accuracy", ("correct", "causal_weight"), share=True),),
     )
+
+
+def find_targets(directionality: str, vocab_size: int) -> np.ndarray:
+    """is_target_V: the entries of the vocabulary that are predicted, [SEP] and [UNK] among them."""
+    never_predicted = (PAD, MASK) if directionality == types.Directionality.TWO_STACK else (PAD, CLS, MASK)
+    return ~np.isin(np.arange(vocab_size), never_predicted)
 
 
 def align_targets(direction: types.Direction, h_BxLxD, ids_BxL):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mlm.base import phases
 from mlm.base.estimates import FRACTION, UNBOUNDED, Estimate, Score
 from mlm.report import series
 from mlm.report.series import Series
@@ -170,9 +171,16 @@ def build_curve(
 
 
 def add_flops(result: dict) -> dict:
-    """The run with the FLOPs spent so far in each record of its history, if known, and without missing values."""
-    per_step = result["flops"] and result["flops"] / result["steps"]
-    records = [record | {"flops": per_step * record["step"]} if per_step else record for record in result["history"]]
+    """The run with the FLOPs spent so far in each record of its history, if known, and without missing values.
+
+    They are in proportion to the batches and lengths of the steps so far, which warm-up and phases change.
+    """
+    cfg, flops, done, work, records = series.read_config(result), result["flops"], 0, 0.0, []
+    per_batch = flops and flops / phases.count_work(cfg, range(result["steps"]))
+    for record in result["history"]:
+        work += phases.count_work(cfg, range(done, record["step"]))
+        done = record["step"]
+        records.append(record | ({"flops": per_batch * work} if per_batch else {}))
     return result | {
         "history": [{name: value for name, value in record.items() if value is not None} for record in records]
     }

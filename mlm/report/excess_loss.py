@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from mlm.base import recipe_constants
+from mlm.base import phases, recipe_constants
 from mlm.base.estimates import FRACTION, Estimate, estimate_mean
 from mlm.report import series, summary
 from mlm.report.table import Column
@@ -96,12 +96,17 @@ def compute_own_excess(results: Sequence[dict]) -> dict[str, Estimate]:
 def build_plateau_column(results: Sequence[dict]) -> Column:
     """The column of `measure_plateau`, whose title has the widest interval between two evaluations, in examples."""
     intervals = [
-        (later - earlier) * result["config"]["train.batch_size"]
-        for result in results
+        phases.count_examples(cfg, range(earlier, later))
+        for result, cfg in zip(results, map(series.read_config, results), strict=True)
         for (earlier, _), (later, _) in pairwise(list_evaluations(result))
     ]
     interval = max(intervals, default=0)
-    return Column("plateau", f"plateau (rows, seen every {interval:,})", ",.0f")
+    return Column("plateau", f"plateau (rows, seen every {interval:,.0f})", ",.0f")
+
+
+def count_examples(result: dict, step: int) -> float:
+    """The examples that a run's first steps used."""
+    return phases.count_examples(series.read_config(result), range(step))
 
 
 def measure_plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
@@ -111,7 +116,7 @@ def measure_plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
     evaluations = [result["evaluation"] for result in results]
     targets = [(1 - PLATEAU_SHARE) * values["unigram_loss"] + PLATEAU_SHARE * values["floor"] for values in evaluations]
     steps = [find_step(result, target) for result, target in zip(results, targets, strict=True)]
-    return {"plateau": summarize(results, steps, [result["config"]["train.batch_size"] for result in results], ",d")}
+    return {"plateau": summarize(results, steps, count_examples, ",.0f")}
 
 
 def build_threshold_columns(thresholds: Sequence[float]) -> list[Column]:
@@ -131,13 +136,18 @@ def measure_thresholds(results: Sequence[dict], thresholds: Sequence[float]) -> 
     """
     if not has_curves(results):
         return {}
-    seconds = [result["tokens"] / result["tokens_per_second"] / result["steps"] for result in results]
     cells: dict[str, Estimate | str] = {}
     for threshold in thresholds:
         steps = find_threshold_steps(results, threshold)
-        cells[f"steps_{threshold:g}"] = summarize(results, steps, [1] * len(results), ",d")
-        cells[f"seconds_{threshold:g}"] = summarize(results, steps, seconds, ",.1f")
+        cells[f"steps_{threshold:g}"] = summarize(results, steps, lambda result, step: step, ",d")
+        cells[f"seconds_{threshold:g}"] = summarize(results, steps, measure_seconds, ",.1f")
     return cells
+
+
+def measure_seconds(result: dict, step: int) -> float:
+    """Seconds of a run's first steps."""
+    cfg, seconds = series.read_config(result), result["tokens"] / result["tokens_per_second"]
+    return seconds / phases.count_work(cfg, range(result["steps"])) * phases.count_work(cfg, range(step))
 
 
 def find_threshold_steps(results: Sequence[dict], threshold: float) -> list[int | None]:
@@ -161,15 +171,16 @@ def list_evaluations(result: dict) -> list[tuple[int, float]]:
 
 
 def summarize(
-    results: Sequence[dict], steps: Sequence[int | None], factors: Sequence[float], form: str
+    results: Sequence[dict], steps: Sequence[int | None], measure: Callable[[dict, int], float], form: str
 ) -> Estimate | str:
-    """The mean over seeds of steps times factor; text, with ">", where some run never came so far."""
+    """The mean over seeds of measure(result, step); text, with ">", where some run never came so far."""
     if None not in steps:
-        return estimate_mean(step * factor for step, factor in zip(steps, factors, strict=True) if step is not None)
-    ends = [list_evaluations(result)[-1][0] * factor for result, factor in zip(results, factors, strict=True)]
+        pairs = zip(results, steps, strict=True)
+        return estimate_mean(measure(result, step) for result, step in pairs if step is not None)
+    ends = [measure(result, list_evaluations(result)[-1][0]) for result in results]
     if not any(steps):
         return f"> {min(ends):{form}}"
     return ", ".join(
-        f"> {end:{form}}" if step is None else f"{step * factor:{form}}"
-        for step, end, factor in zip(steps, ends, factors, strict=True)
+        f"> {end:{form}}" if step is None else f"{measure(result, step):{form}}"
+        for result, step, end in zip(results, steps, ends, strict=True)
     )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mlm.base.estimates import Estimate, Score
+from mlm.base.estimates import Estimate, Score, estimate_mean
 from mlm.report import compare, evaluation_scores, excess_loss, run_columns, series, summary
 from mlm.report.compare import MAX_P
 from mlm.report.table import (
@@ -215,11 +215,15 @@ def rank_models(
 
 
 def match_rows(scored: Sequence[dict], groups: Mapping[str, Sequence[dict]], primary: Score) -> dict[str, dict]:
-    """The row of each group by its name: that with the group's mean, since a table has any order."""
+    """The row of each group by its name: that with the group's mean, since a table has any order.
+
+    Of rows with one mean it is that whose interval is nearest to the group's.
+    """
     rows, left = {}, list(scored)
     for name, runs in groups.items():
-        mean = math.fsum(run["evaluation"].get(primary.name, math.nan) for run in runs) / len(runs)
-        found = next((row for row in left if math.isclose(row[primary.name].mean, mean, rel_tol=1e-9)), None)
+        value = estimate_mean(run["evaluation"].get(primary.name, math.nan) for run in runs)
+        same = [row for row in left if math.isclose(row[primary.name].mean, value.mean, rel_tol=1e-9)]
+        found = min(same, key=lambda row: abs((row[primary.name].low or 0) - (value.low or 0)), default=None)
         if found is not None:
             rows[name] = found
             left = [row for row in left if row is not found]

@@ -70,6 +70,12 @@ def group_runs(results: Sequence[dict], group: Callable[[dict], str] = group_nam
     return members
 
 
+def read_config(result: dict) -> config.Config:
+    """The config of a run, without fields that this version does not have."""
+    changed = {name: value for name, value in result["config"].items() if fields.DEFAULT.get(name, value) != value}
+    return fields.override(config.Config(), changed)
+
+
 def collect_scores(results: Sequence[dict]) -> list[Score]:
     """The scores of all runs; units that differ between runs are joined by "or"."""
     scores = {}

@@ -60,6 +60,11 @@ class Tokenizer(NamedTuple):
         """Whether white space is a part of tokens, or a token."""
         return self.encode_parts is not None or not self.document_pattern
 
+    @property
+    def loses_space(self) -> bool:
+        """Whether texts that differ in the white space around a mark have the same ids: none says how long it was."""
+        return self.encode("a.b") == self.encode("a . b")
+
     def find_word_starts(self, ids_xL: np.ndarray) -> np.ndarray:
         """bool: whether each token of sequences begins a word. Raises ConfigError as `require_words`."""
         self.require_words()

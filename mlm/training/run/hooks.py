@@ -11,11 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from mlm import models
+from mlm import models, objectives
 from mlm.base import config, errors, recipe_constants, storage, types
 from mlm.base.special import NUM_SPECIAL
+from mlm.objectives import causal
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel
+from mlm.training.validation.split_scores import name_sums
 
 FINITE_METRICS = ("loss", "gradient_norm", "parameter_norm")  # a run where one of them is not finite has diverged
 CHECK_FRACTION = 0.1  # share of the steps after which the plateau is looked for, or the warm-up if it is longer
@@ -87,9 +89,13 @@ class DivergenceCheck(Hook):
         )
 
 
-def compute_unigram_entropy(dataset: types.DatasetInfo) -> float:
-    """The entropy, in nats, of the train split's token frequencies, without special tokens: the unigram's loss."""
-    counts_V = np.frombuffer(dataset.unigram_counts, np.int64)[NUM_SPECIAL:]
+def compute_unigram_entropy(cfg: config.Config, dataset: types.DatasetInfo) -> float:
+    """The entropy, in nats, of the train split's frequencies of what the objective predicts: the unigram's loss."""
+    counts_V = np.frombuffer(dataset.unigram_counts, np.int64)
+    is_target_V = np.arange(len(counts_V)) >= NUM_SPECIAL
+    if objectives.get_visibility(cfg) in (types.Visibility.CAUSAL, types.Visibility.TWO_STACK):
+        is_target_V = causal.find_targets(cfg.model.directionality, len(counts_V))
+    counts_V = counts_V[is_target_V]
     share_V = counts_V[counts_V > 0] / counts_V.sum()
     return float(-(share_V * np.log(share_V)).sum())
 
@@ -125,17 +131,17 @@ class PlateauWarning(Hook):
             score.reference == "unigram" and score.reference_for == first.name for score in objective.scores
         )
         checks = has_unigram and self.check_step >= MIN_STEPS and not cfg.optim.label_smoothing
-        self.term = first.columns[0].removesuffix("_nats") if checks else ""
-        self.unigram_loss = compute_unigram_entropy(dataset) if has_unigram else 0.0
+        self.columns = first.columns if checks else ()
+        self.unigram_loss = compute_unigram_entropy(cfg, dataset) if has_unigram else 0.0
         if has_unigram:
             write_message(f"token frequencies alone give a loss of {self.unigram_loss:.3f}")
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Adds the losses of the steps before the check, and makes the check."""
-        if not self.term or not self.check_step - self.window < step <= self.check_step:
+        if not self.columns or not self.check_step - self.window < step <= self.check_step:
             return
-        sums = metrics["sums"]
-        self.sums = [self.sums[0] + float(sums.loss[self.term]), self.sums[1] + float(sums.weight[self.term])]
+        sums = name_sums(metrics["sums"])
+        self.sums = [total + float(sums[name]) for total, name in zip(self.sums, self.columns, strict=True)]
         if step == self.check_step:
             loss = self.sums[0] / max(self.sums[1], 1)
             if loss > self.unigram_loss - MARGIN:

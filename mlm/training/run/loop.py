@@ -79,6 +79,8 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
         if state.step == 0:
             state, source = initialization.init_from_source(cfg, state, packed.tokenizer)
             sources |= source
+            if source and (link_params := program.objective.link_params):
+                state = state._replace(params=link_params(state.params))
         saved = saved._replace(state=state)
         with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut, teacher, sources)) as run:
             yield run, teacher.join_state(saved.state) if teacher else saved.state
@@ -92,6 +94,7 @@ class Evaluate(Hook):
         self.references = references.compute_references(cfg, program, packed)
         self.scores = (*program.objective.scores, *self.references.scores)
         self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
+        self.phase_cfg, self.phase_program = cfg, program  # with the model of the newest evaluation's phase
 
     def is_due(self, step: int) -> bool:
         """Whether an evaluation follows a step."""
@@ -101,8 +104,11 @@ class Evaluate(Hook):
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Evaluates the state, if that is due, and logs the scores."""
         if due:
+            if (phase_cfg := phases.select_model(self.cfg, step)) != self.phase_cfg:
+                built = programs.build_program(phase_cfg, self.packed.dataset_info)
+                self.phase_cfg, self.phase_program = phase_cfg, self.program if phase_cfg == self.cfg else built
             columns = self.references.add_columns(
-                split_scores.evaluate_split(self.cfg, self.program, state, self.packed)
+                split_scores.evaluate_split(self.cfg, self.phase_program, state, self.packed)
             )
             self.newest = {step: (columns, split_scores.summarize(columns, self.scores))}
             self.log.write_evaluation(step, self.newest[step][1], self.scores)

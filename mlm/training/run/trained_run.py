@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mlm.base import config, errors, fields, files, types
+from mlm.base import config, errors, fields, files, phases, types
 from mlm.data.rows import loader, pack
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.training.run import checkpoint, pretrained_folder, resolution
@@ -23,7 +23,7 @@ class TrainedRun(NamedTuple):
     cfg: config.Config
     step: int
     tokenizer: Tokenizer
-    program: program.Program
+    program: program.Program  # with the model of the step's phase
     state: types.TrainState  # on the devices, without the optimizer state
     digest: str  # of the full state, as its checkpoint has it
     dataset_info: types.DatasetInfo  # the dataset that it was built for
@@ -113,6 +113,7 @@ def load(
     # Opening checkpoints removes unfinished ones, which may be a trainer's.
     with directory.lock() if exclusive else contextlib.nullcontext():
         snapshot = checkpoint.load(workdir, step, cfg, saved["data"], run_program, exclusive=exclusive)
+    run_program = program.build_program(phases.select_model(cfg, int(snapshot.state.step)), dataset_info)
     state = run_program.partitioner.put_state(snapshot.state._replace(opt_state=()))
     return TrainedRun(
         cfg, int(snapshot.state.step), tokenizer, run_program, state, snapshot.digest, dataset_info, packed, step

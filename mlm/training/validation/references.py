@@ -62,7 +62,8 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
     if predicts_words and not packed.tokenizer.starts_word_V.all():
         names = {"unigram_nats": "unigram"} | name_ngrams(cfg)
         parts.append(make_word_references(packed, compute_eval_mask(cfg, program_, packed), loss, names))
-    if cfg.data.corpus in TEXT_CORPORA and visibility in BYTE_VISIBILITIES:
+    has_bytes = cfg.data.corpus in TEXT_CORPORA and not packed.tokenizer.loses_space
+    if has_bytes and visibility in BYTE_VISIBILITIES:
         bits_N = np.log(2) * count_bytes(packed, cfg.eval.max_examples, visibility != types.Visibility.UNMASKED)
         add_bits = lambda columns: columns | {"byte_bits": columns[loss.columns[-1]] * bits_N}
         parts.append(ReferenceLosses((BITS_PER_BYTE._replace(columns=(loss.columns[0], "byte_bits")),), add_bits))
