@@ -123,17 +123,18 @@ class Drawing {
 
   // The spec of a line chart along the selected axis.
   along({ element, facet }) {
-    const { chart, axis } = this, spec = structuredClone(chart.spec);
-    for (const name of ["transform", "layer"]) spec[name] = spec[name].map(number => structuredClone(parts[number]));
-    const { transform } = spec;
+    const { chart, axis } = this, { title, encoding } = chart.spec, copy = number => structuredClone(parts[number]);
+    const [transform, layer] = [chart.spec.transform, chart.spec.layer].map(numbers => numbers.map(copy));
+    const spec = { title: { ...title }, encoding: copy(encoding), transform, layer,
+      width: "container", height: "container", autosize: { type: "fit", contains: "padding" } };
     const shown = chart.facets[facet], plots = shown ? Object.values(chart.facets) : [spec.encoding.color.scale.domain];
     element.style.minHeight = `${14 * Math.max(...plots.map(names => names.length)) + 140}px`;  // for the most labels
     if (shown) {
       spec.title.subtitle = facet;
       spec.params = theme.params.map(param => param.name === "shown" ? { ...param, value: shown } : param);
     }
-    const label = spec.layer.find(layer => layer.mark.type === "text");
-    label.mark.limit = element.clientWidth * .3;
+    const label = layer.find(layer => layer.mark.type === "text");
+    label.mark.limit = element.clientWidth * .35;
     label.transform.push({ calculate: `slice(datum.series, datum.index < 0 ? 0 : ${shown ? sharedStart(shown) : 0})`, as: "label" });
     label.encoding.text.field = "label";
     spec.data = data[chart.data];
