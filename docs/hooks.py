@@ -113,6 +113,11 @@ def on_page_markdown(markdown: str, page, config, **_) -> str:
     return re.sub(r"\]\((?:\.\./)+experiments/(?=figures/|results/)", f"]({up}", markdown)
 
 
+def on_page_content(html: str, **_) -> str:
+    """Lets no line end in the hyphens of a flag. mkdocs calls it by its name."""
+    return re.sub(r"<code>(--[^<\s]{1,30})</code>", r'<code class="flag">\1</code>', html)
+
+
 def render_picture(text: str, archive: str, chart: str, up: str) -> str:
     """A picture that a report draws, for light and for dark pages, with a link to that report."""
     picture = shade_picture(text, f"{up}reports/{archive}/figures/{chart}")

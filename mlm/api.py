@@ -93,7 +93,7 @@ def evaluate(
             sts="FOLDER", anisotropy=True or prompt="sst2". None: pseudo-log-likelihood of the held-out sentences.
 
     Returns:
-        {"evaluations": {evaluation: {case: result}}, "summary": {evaluation: its scores}} of this call; with
+        dict: {"evaluations": {evaluation: {case: result}}, "summary": {evaluation: its scores}} of this call; with
         milestones=True one of these for each milestone of the run, by its step. Of suites {"scores": records with
         "suite", "task", "metric", "unit", "value" and its 95% interval from "low" to "high"}.
 

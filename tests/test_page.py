@@ -36,6 +36,15 @@ def all_charts(sweep):
     return {chart.name: chart for chart in drawn}
 
 
+def test_charts_share_equal_parts(sweep):
+    drawn = [*all_charts(sweep).values()]
+    drawings = figures.collect_drawings(drawn, specs.assign_styles(drawn), {})
+    own = [chart["spec"] for topic in drawings["sections"]["Figures"].values() for chart in topic]
+    numbers = [number for spec in own for number in (spec["encoding"], *spec["transform"], *spec["layer"])]
+    parts = [json.dumps(part) for part in drawings["parts"]]
+    assert {*numbers} == {*range(len(parts))} and len({*parts}) == len(parts) < len(numbers) / 3
+
+
 def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
     chart = all_charts(sweep)["loss-by-step"]
     ends = sorted(result["evaluation"]["loss"] for result in sweep[1][4:])

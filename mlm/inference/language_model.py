@@ -129,8 +129,8 @@ class LanguageModel:
             batch_size: sequences of full length in a batch; None: `batch_size` of the model.
 
         Returns:
-            For a text a list with an entry for each [MASK]: its `top_k` likeliest tokens, a list of MaskPrediction,
-            the likeliest first. For a list of texts a list of these.
+            list: for a text an entry for each [MASK], the list of its `top_k` likeliest tokens (MaskPrediction), the
+            likeliest first; for a list of texts a list of these.
 
         Raises:
             ConfigError: a text has no [MASK], or the model was not trained to predict masked tokens.
@@ -242,8 +242,8 @@ class LanguageModel:
             batch_size: texts of full length in a batch; None: `batch_size` of the model.
 
         Returns:
-            An array TxV, float32, for each text: row i belongs to the token `tokenize(text)[i]`, column j to the entry
-            `vocab[j]`.
+            float32: for each text an array TxV, whose row i belongs to the token `tokenize(text)[i]`, column j to
+            the entry `vocab[j]`.
 
         Raises:
             ConfigError: the model was not trained to predict masked tokens.
@@ -421,7 +421,7 @@ class LanguageModel:
             sentence_transformers: also writes what SentenceTransformer(folder) reads, whose `encode` is this one.
 
         Returns:
-            {"written": the folder, "model_type": the name of the model in transformers, or "mlm" if that has none,
+            dict: {"written": the folder, "model_type": the model's name in transformers, or "mlm" if it has none there,
             "note": why it has none}.
         """
         return export.save_pretrained(self, str(folder), sentence_transformers=sentence_transformers)

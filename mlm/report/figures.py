@@ -103,11 +103,13 @@ def collect_drawings(
     """The data of line charts, the figures of each section of the page, and the theme of their specs.
 
     A figure is a list of charts, of which it shows one; line charts of a topic share a figure. A line chart's spec is
-    without data. searches: the trials of each, which the page's script draws.
+    without data; its encoding, transforms and layers are numbers of parts, which charts share. searches: the trials of
+    each, which the page's script draws.
     """
     trials = {name: [{**search, "axes": [], "min_width": 560}] for name, search in searches.items()}
     data, sections = {}, {"Intervals": {}, "Figures": {}, "Trials": trials, "Training by evaluation": {}}
     stems = {panel.name: chart.name for chart in all_charts for panel in charts.list_panels(chart)}
+    parts: dict[str, int] = {}  # numbers by JSON
     for chart in all_charts:
         if isinstance(chart, RowChart):
             sections.setdefault(chart.topic, {})[chart.name] = [layout_rows(chart)]
@@ -116,8 +118,8 @@ def collect_drawings(
             data[chart.name] = specs.read_data(format_csv(panels), panels[0]) | {"name": "points"}
             for panel in panels:
                 figure = sections["Figures"].setdefault(panel.topic, [])
-                figure.append(layout_lines(panel, styles, stems) | {"data": chart.name})
-    return {"data": data, "sections": sections, "theme": specs.THEME, "places": specs.place_labels("height")}
+                figure.append(layout_lines(panel, styles, stems, parts) | {"data": chart.name})
+    return {"data": data, "sections": sections, "theme": specs.THEME, "parts": [*map(json.loads, parts)]}
 
 
 def layout_rows(chart: RowChart) -> dict:
@@ -126,19 +128,26 @@ def layout_rows(chart: RowChart) -> dict:
     return {"spec": chart.spec | size, "files": chart.name, "min_width": chart.min_width, "axes": []}
 
 
-def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[str, str]) -> dict:
-    """A line chart for the page; stems: of the files of panels, by the panel's name."""
-    size = {"width": "container", "height": "container", "autosize": {"type": "fit", "contains": "padding"}}
+def layout_lines(
+    chart: charts.LineChart, styles: dict[str, Style], stems: dict[str, str], parts: dict[str, int]
+) -> dict:
+    """A line chart for the page; stems: of the files of panels, by the panel's name; parts: gets those of the spec."""
     axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [])]
     files = stems.get(chart.name, chart.name)
     linear = chart._replace(log_x=False, log_y=False)  # the page's script makes it logarithmic
     own_styles = {line.name: styles[line.name] for line in (*chart.series, *chart.references)}
-    spec = specs.build_lines(linear, own_styles) | size
-    places = len(specs.place_labels("height"))
-    for layer in spec["layer"][-2:]:  # labels, whose first transforms the script adds
-        layer["transform"] = layer["transform"][places:]
+    spec = specs.build_lines(linear, own_styles, stem="page")
+
+    def number(part):
+        return parts.setdefault(json.dumps(part), len(parts))
+
     return {
-        "spec": spec,
+        "spec": {
+            "title": spec["title"],
+            "encoding": number(spec["encoding"]),
+            "transform": [*map(number, spec["transform"])],
+            "layer": [*map(number, spec["layer"])],
+        },
         "log_x": chart.log_x,
         "log_y": chart.log_y,
         "files": files,

@@ -1,4 +1,4 @@
-const { data, sections, theme, places } = JSON.parse(document.getElementById("drawings").textContent);
+const { data, sections, theme, parts } = JSON.parse(document.getElementById("drawings").textContent);
 const figures = Object.assign({}, ...Object.values(sections));
 const hidden = new Set();  // names of series, in all figures
 const legend = [...document.querySelectorAll(".legend button[data-series]")];
@@ -123,20 +123,20 @@ class Drawing {
 
   // The spec of a line chart along the selected axis.
   along({ element, facet }) {
-    const { chart, axis } = this, spec = structuredClone(chart.spec), { transform } = spec;
+    const { chart, axis } = this, { title, encoding } = chart.spec, copy = number => structuredClone(parts[number]);
+    const [transform, layer] = [chart.spec.transform, chart.spec.layer].map(numbers => numbers.map(copy));
+    const spec = { title: { ...title }, encoding: copy(encoding), transform, layer,
+      width: "container", height: "container", autosize: { type: "fit", contains: "padding" } };
     const shown = chart.facets[facet], plots = shown ? Object.values(chart.facets) : [spec.encoding.color.scale.domain];
     element.style.minHeight = `${14 * Math.max(...plots.map(names => names.length)) + 140}px`;  // for the most labels
     if (shown) {
       spec.title.subtitle = facet;
       spec.params = theme.params.map(param => param.name === "shown" ? { ...param, value: shown } : param);
     }
-    for (const layer of spec.layer.slice(-2)) {  // labels
-      layer.transform.unshift(...places);
-      if (layer.mark.type !== "text") continue;
-      layer.mark.limit = element.clientWidth * .3;
-      layer.transform.push({ calculate: `slice(datum.series, datum.index < 0 ? 0 : ${shown ? sharedStart(shown) : 0})`, as: "label" });
-      layer.encoding.text.field = "label";
-    }
+    const label = layer.find(layer => layer.mark.type === "text");
+    label.mark.limit = element.clientWidth * .35;
+    label.transform.push({ calculate: `slice(datum.series, datum.index < 0 ? 0 : ${shown ? sharedStart(shown) : 0})`, as: "label" });
+    label.encoding.text.field = "label";
     spec.data = data[chart.data];
     transform[0].calculate = `datum[${JSON.stringify(axis.x)}]`;
     spec.encoding.x.title = axis.lines;
