@@ -102,6 +102,13 @@ def dense(
     )
 
 
+def apply_parts(layer: nn.Dense, num_parts: int, x_BxLxD) -> list[jax.Array]:
+    """The output of a dense layer in equal parts of its last axis, each by a product of its own."""
+    part = layer.clone(features=layer.features // num_parts, parent=None)
+    params = {name: jnp.split(leaf, num_parts, -1) for name, leaf in layer.variables["params"].items()}
+    return [part.apply({"params": {name: leaf[n] for name, leaf in params.items()}}, x_BxLxD) for n in range(num_parts)]
+
+
 def residual_dense(model: config.Model, name: str | None = None) -> nn.Dense:
     """The last dense layer of a sublayer, whose output is added to the states."""
     return dense(model, model.width, name, scale=(2 * model.num_layers) ** -0.5 if model.depth_scaled_init else 1.0)
