@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -102,7 +103,7 @@ def dense(
     )
 
 
-def apply_parts(layer: nn.Dense, num_parts: int, x_BxLxD) -> list[jax.Array]:
+def apply_parts(layer: nn.Dense, num_parts: int, x_BxLxD) -> list[Any]:
     """The output of a dense layer in equal parts of its last axis, each by a product of its own."""
     part = layer.clone(features=layer.features // num_parts, parent=None)
     params = {name: jnp.split(leaf, num_parts, -1) for name, leaf in layer.variables["params"].items()}
