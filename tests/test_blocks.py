@@ -12,7 +12,7 @@ from small import FAMILY_CELLS, ONE_EACH, VOCAB, batch, mark_further, params_of,
 
 from mlm import models
 from mlm.base import config, errors, fields
-from mlm.models import MODELS, attention, layers, lm, positions, residual
+from mlm.models import MODELS, attention, layers, lm, platform_kernels, positions, residual
 from mlm.models.hub import bert, gpt2
 from mlm.models.transformer import TransformerEncoder
 from mlm.training.run import resolution
@@ -191,8 +191,9 @@ def attend(model, params, number, table_KxH, x_LxD, visible_LxL):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kernels", ["reference", "attention"])
-def test_attention_is_its_formula(changes, kernels):
+@pytest.mark.parametrize(("kernels", "platform"), [("reference", "cpu"), ("attention", "cpu"), ("reference", "tpu")])
+def test_attention_is_its_formula(changes, kernels, platform, monkeypatch):
+    monkeypatch.setattr(platform_kernels, "find_platform", lambda: platform)
     model = change_fields(kernels=kernels, **changes)
     table_KxH = RNG.normal(size=(positions.NUM_BUCKETS, H)) if model.positions == "relative" else None
     segments_L = np.array([1, 1, 1, 1, 1, 1, 2, 2, 2])

@@ -38,7 +38,7 @@ STEPS = {
     "base, 64 x 512": CompiledStep(
         "v5e-4",
         BERT | {"model.size": "base", "train.batch_size": 64, "pack.seq_len": 512},
-        temporaries=3.14,
+        temporaries=2.82,
         collectives={"all-reduce": 0.436},
     ),
     "base, 64 x 512, attention dropout": CompiledStep(

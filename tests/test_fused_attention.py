@@ -11,7 +11,7 @@ import pytest
 from jax.experimental import pallas
 
 from mlm.base import config
-from mlm.models import attention, fused_attention, layers, platform_kernels, positions, stack
+from mlm.models import attention, attention_kernels, fused_attention, layers, platform_kernels, positions, stack
 
 B, H, L, D = 2, 2, 256, 32
 
@@ -132,6 +132,18 @@ def test_the_backward_pass_does_not_run_the_forward_kernel(platform):
     assert sorted(kept) == [B * H * L, *[B * H * L * D] * 4]  # the sums of exponentials; q, k, v and the output
     text = jax.jit(pullback).lower(qkv[0]).compile().as_text()
     assert "compute_key_gradients" in text and "compute_output" not in text
+
+
+@pytest.mark.parametrize(("d", "expected"), [(64, "fused"), (80, "splash")])
+def test_a_tpu_takes_splash_attention_where_it_takes_no_other(d, expected, monkeypatch):
+    monkeypatch.setattr(platform_kernels, "find_platform", lambda: "tpu")
+    monkeypatch.setattr(fused_attention, "attend", lambda *_: "fused")
+    monkeypatch.setattr(attention_kernels, "attend_by_splash", lambda *_: "splash")
+    model = config.Model(attention_dropout=0.1, kernels="splash_attention,fused_attention")
+    module = standard.SimpleNamespace(model=model, is_mutable_collection=lambda _: False)
+    x_BxLxHxd, segments = jnp.zeros((B, 128, H, d)), positions.Segments(jnp.ones((B, 128), jnp.int32))
+    visible_Bx1xLxL = jnp.ones((B, 1, 128, 128), bool)
+    assert attention.attend(module, *[x_BxLxHxd] * 3, visible_Bx1xLxL, None, None, segments) == expected
 
 
 @pytest.mark.parametrize(

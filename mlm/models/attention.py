@@ -29,14 +29,15 @@ def attend(
     model, d = module.model, q_BxLxHxd.shape[-1]
     q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
     rate = 0.0 if key_B is None else model.attention_dropout
-    # The kernels give no weights and take no bias. Those without dropout come first: they need no hash.
+    # The kernels give no weights and take no bias. cuDNN's has no dropout and needs no hash; of a TPU's two, ours keeps
+    # tokens on the lanes of all that it reads and gives, so that the compiler copies none of it, and is the first.
     if bias_BxHxLxS is None and not module.is_mutable_collection("intermediates"):
         if attention_kernels.can_use_cudnn(model, q, k, visible_Bx1xLxS, rate):
             return attention_kernels.attend_by_cudnn(q, k, v, visible_Bx1xLxS)
-        if segments is not None and attention_kernels.can_use_splash(model, q, segments, rate):
-            return attention_kernels.attend_by_splash(q, k, v, segments)
         if segments is not None and fused_attention.can_use_fused(model, q.shape[1], d):
             return fused_attention.attend(q, k, v, segments, key_B, rate)
+        if segments is not None and attention_kernels.can_use_splash(model, q, segments, rate):
+            return attention_kernels.attend_by_splash(q, k, v, segments)
         if platform_kernels.uses_kernel(model, "attention"):
             return attention_kernels.attend_by_blocks(q, k, v, visible_Bx1xLxS, key_B, rate)
     scores_BxHxLxS = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / d**0.5
@@ -109,7 +110,11 @@ class Attention(AttentionBlock):
 
     def project(self, x_BxLxD):
         """q, k and v, each BxLxHxd."""
-        q, k, v = (part.squeeze(2) for part in jnp.split(self.split_heads(self.qkv(x_BxLxD), 3), 3, 2))
+        if platform_kernels.copies_parts() and not self.is_initializing():
+            parts_BxLxD = layers.apply_parts(self.qkv, 3, x_BxLxD)
+            q, k, v = (self.split_heads(part_BxLxD, 1).squeeze(2) for part_BxLxD in parts_BxLxD)
+        else:
+            q, k, v = (part.squeeze(2) for part in jnp.split(self.split_heads(self.qkv(x_BxLxD), 3), 3, 2))
         return self.normalize_queries(q), self.normalize_keys(k), v
 
 

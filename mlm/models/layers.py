@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -100,6 +101,13 @@ def dense(
         name=name,
         dot_general=dot_general if platform_kernels.uses_kernel(model, "matmul") else None,
     )
+
+
+def apply_parts(layer: nn.Dense, num_parts: int, x_BxLxD) -> list[Any]:
+    """The output of a dense layer in equal parts of its last axis, each by a product of its own."""
+    part = layer.clone(features=layer.features // num_parts, parent=None)
+    params = {name: jnp.split(leaf, num_parts, -1) for name, leaf in layer.variables["params"].items()}
+    return [part.apply({"params": {name: leaf[n] for name, leaf in params.items()}}, x_BxLxD) for n in range(num_parts)]
 
 
 def residual_dense(model: config.Model, name: str | None = None) -> nn.Dense:

@@ -49,6 +49,11 @@ def find_platform() -> str:
     return (device and device.platform) or jax.default_backend()
 
 
+def copies_parts() -> bool:
+    """Whether the compiler copies the parts into which an array is split, and those that are joined: a TPU's does."""
+    return find_platform() == "tpu"
+
+
 def check(kernels: str) -> None:
     """Raises ConfigError for a config.model.kernels that names no kernel."""
     for name in kernels.split(","):

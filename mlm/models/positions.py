@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config
-from mlm.models import layers
+from mlm.models import layers, platform_kernels
 
 NUM_BUCKETS = 32  # of relative positions, half of them on each side
 MAX_DISTANCE = 128  # tokens that are further apart share the last bucket
@@ -197,6 +197,11 @@ def rotate(x_BxLxHxd, position_BxL, theta, scaling=None):
         angle_BxLx1xh /= stretch_h
         x_BxLxHxd = size * x_BxLxHxd
     sin, cos = jnp.sin(angle_BxLx1xh).astype(x_BxLxHxd.dtype), jnp.cos(angle_BxLx1xh).astype(x_BxLxHxd.dtype)
+    if platform_kernels.copies_parts():
+        x_BxLxHx2xh = x_BxLxHxd.reshape(*x_BxLxHxd.shape[:-1], 2, half)
+        sin_BxLx1x2xh = jnp.stack([-sin, sin], -2)
+        turned_BxLxHx2xh = x_BxLxHx2xh * cos[..., None, :] + x_BxLxHx2xh[..., ::-1, :] * sin_BxLx1x2xh
+        return turned_BxLxHx2xh.reshape(x_BxLxHxd.shape)
     first, second = x_BxLxHxd[..., :half], x_BxLxHxd[..., half:]
     return jnp.concatenate([first * cos - second * sin, first * sin + second * cos], -1)
 
