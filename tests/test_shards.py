@@ -1,6 +1,7 @@
 """Packing in shards: what is packed depends on no number of processes, no order and no kill; what a start checks."""
 
 import itertools
+import json
 import os
 import random
 import re
@@ -15,7 +16,7 @@ import pytest
 from mlm.base import config, errors
 from mlm.cli import entry
 from mlm.data.rows import columns, pack
-from mlm.data.text import corpus, files
+from mlm.data.text import corpus, files, records
 from tests.small import small_config
 
 WORDS = ["ab", "cd.", "ef", "gh!", "é。", "i\tj", "kl?\r"]
@@ -61,6 +62,85 @@ def test_shards_hold_each_document_once_and_in_order(tmp_path, boundary, held_ou
         for split in corpus.SPLITS:
             parts = [corpus.read_documents(data, split, shard) for shard in shards]
             assert list(itertools.chain.from_iterable(parts)) == list(corpus.read_documents(data, split))
+
+
+def write_rows(path, draw, *, count=60):
+    """JSON lines with blank lines, line ends of two kinds, lines longer than others, and text columns of later rows."""
+    rows = [{"name": f"n{number}", "body": " ".join(draw.choices(WORDS, k=9))} for number in range(count)]
+    rows[count // 2]["body"] *= 50
+    for row in rows[1:]:
+        row |= draw.choice([{}, {"text": "of another column"}, {"name": None}])
+    lines = [json.dumps(row, ensure_ascii=draw.random() < 0.5) for row in rows]
+    raw = "".join(line + draw.choice(["\n", "\r\n", "\n\n \n"]) for line in lines).encode()
+    path.write_bytes(draw.choice([b"", b"\xef\xbb\xbf"]) + draw.choice([raw, raw.rstrip()]))
+
+
+def read_parts(parts):
+    return [*files.read_documents(parts, files.make_boundary("", "line"), "", "body", "name")]
+
+
+def test_parts_of_a_file_of_rows_hold_each_row_once_and_in_order(tmp_path):
+    draw = random.Random(11)
+    for number in range(10):
+        write_rows(path := tmp_path / f"{number}.jsonl", draw)
+        whole = read_parts([str(path)])
+        assert len(whole) == 60
+        for size in (1, 90, 1000, 10**6):
+            parts = files.divide_file(str(path), None, size)
+            assert sum(part.num_bytes for part in parts) == path.stat().st_size
+            assert len(parts) >= {1: 60, 90: 20, 1000: 4, 10**6: 1}[size]
+            assert [one for part in parts for one in read_parts([part])] == whole
+
+
+def test_parts_of_parquet_are_row_groups(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    draw = random.Random(13)
+    texts = ["".join(draw.choices("abcdefgh.", k=900)) for _ in range(100)]
+    table = pyarrow.table({"number": range(100), "body": texts, "name": ["a"] * 100})
+    path = tmp_path / "a.parquet"
+    for options in ({}, {"use_dictionary": False, "compression": "none"}):
+        parquet.write_table(table, path, row_group_size=7, **options)
+        for size, count in ((1, 15), (path.stat().st_size // 4, 4), (10**6, 1)):
+            parts = files.divide_file(str(path), None, size)
+            assert count - 1 <= len(parts) <= count
+            assert [one.text for part in parts for one in read_parts([part])] == texts
+
+
+@pytest.mark.parametrize(
+    "bad", [b"{\n", b"[]\n", b'{"body": "\xff"}\n', b'{"body": "\0"}\n', b'\xef\xbb\xbf{"body": "a"}\n']
+)
+def test_damage_of_a_part_is_named_by_file_byte_and_line(tmp_path, bad):
+    path, good = tmp_path / "a.jsonl", b'{"body": "ab", "name": "x"}\n'
+    path.write_bytes(good * 5 + bad + good * 5)
+    places = set()
+    for size in (1, len(good), 3 * len(good), 10**6):
+        for part in files.divide_file(str(path), None, size):
+            is_damaged = part.start <= 5 * len(good) < part.start + part.num_bytes
+            try:
+                read_parts([part])
+                assert not is_damaged
+            except errors.ConfigError as error:
+                assert is_damaged
+                start, line = re.match(rf"{path}(?: from byte (\d+))?, line (\d+)", str(error)).groups()
+                places.add(int(start or 0) + (int(line) - 1) * len(good))
+    assert places == {5 * len(good)}
+
+
+def test_parts_of_a_file_are_packed_as_files_of_the_same_bytes(tmp_path, monkeypatch):
+    write_rows(path := tmp_path / "a.jsonl", random.Random(12), count=300)
+    options = {"data__text_column": "body", "data__id_column": "name", "data__document_boundary": "file"}
+    divided = make_config(str(path), tmp_path / "cache", **options)
+    parts = files.divide_file(str(path), None, 3000)
+    assert len(parts) > 5 and len(corpus.plan_shards(divided.data, 3000)) > 5
+    (tmp_path / "parts").mkdir()
+    for part in parts:
+        (tmp_path / f"parts/{part.start:06}.jsonl").write_bytes(path.read_bytes()[part.start : part.end])
+    first = pack.load_dataset(divided)
+    assert "divides" in first.manifest["inputs"]
+    monkeypatch.setattr(records, "is_divisible", lambda path: False)
+    second = pack.load_dataset(make_config(str(tmp_path / "parts"), tmp_path / "cache", **options))
+    assert "divides" not in second.manifest["inputs"]
+    assert digest(first) == digest(second) and first.tokenizer.model == second.tokenizer.model
 
 
 def test_what_is_packed_depends_on_no_order_and_no_kill(tmp_path):
