@@ -272,7 +272,7 @@ def test_a_lazy_column_is_read_as_an_array():
         lazy[7]
 
 
-def test_the_command_packs_shares_and_joins_them(tmp_path, capsys, monkeypatch):
+def test_the_command_packs_shares_and_joins_them(tmp_path, capsys):
     folder = write_texts(tmp_path / "texts", random.Random(6))
     base = [
         f"data.path={folder}",
@@ -283,17 +283,14 @@ def test_the_command_packs_shares_and_joins_them(tmp_path, capsys, monkeypatch):
     words = ["pack", *base, "pack.seq_len=16", "pack.shard_mb=0.003", "--processes=1"]
     entry.run_command([*words, f"data.cache_dir={tmp_path}/a"])
     alone = capsys.readouterr().out
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
-    entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2"])
+    entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2", "--task=2"])
     assert re.search(r"^\d+ of \d+ shards are missing", capsys.readouterr().out)
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
-    entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2"])
+    entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2", "--task=1"])
     shared = capsys.readouterr().out
     facts = r"\d+ documents, [\d,]+ examples, [\d,]+ tokens, [\d.]+% padding, [\d.]+% unknown"
     assert re.findall(facts, alone) == re.findall(facts, shared) and len(re.findall(facts, alone)) == 2
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
     for tasks in (2, 99):  # of which many have no shard
-        entry.run_command([*words, f"data.cache_dir={tmp_path}/b", f"--tasks={tasks}", "--processes=2"])
+        entry.run_command([*words, f"data.cache_dir={tmp_path}/b", f"--tasks={tasks}", "--task=2", "--processes=2"])
         assert "missing" not in capsys.readouterr().out and not [*(tmp_path / "b").glob("shard-*")]
     other = write_texts(tmp_path / "more", random.Random(7))
     (tmp_path / "corpus.toml").write_text(
@@ -303,16 +300,31 @@ def test_the_command_packs_shares_and_joins_them(tmp_path, capsys, monkeypatch):
         )
     )
     mixed = ["pack", f"data.sources={tmp_path}/corpus.toml", *words[3:], f"data.cache_dir={tmp_path}/d"]
-    for task, is_last in (("1", False), ("0", True)):
-        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
-        entry.run_command([*mixed, "--tasks=2"])
+    for task, is_last in ((2, False), (1, True)):
+        entry.run_command([*mixed, "--tasks=2", f"--task={task}"])
         assert ("missing" not in capsys.readouterr().out) == is_last
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
-    with pytest.raises(errors.ConfigError, match="SLURM_ARRAY_TASK_ID = '1'"):
-        entry.run_command([*words, f"data.cache_dir={tmp_path}/c", "--tasks=1"])
     whole = [word for word in words if "shard" not in word]
-    with pytest.raises(errors.ConfigError, match=r"config\.pack\.shard_mb"):
-        entry.run_command([*whole, f"data.cache_dir={tmp_path}/c", "--tasks=2"])
+    for more in ("--task=1", "--cluster=slurm"):
+        with pytest.raises(errors.ConfigError, match=r"config\.pack\.shard_mb"):
+            entry.run_command([*whole, f"data.cache_dir={tmp_path}/c", "--tasks=2", more])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--task=1"], "--tasks = 0: expected the number of tasks"),
+        (["--cluster=slurm"], "--tasks = 0: expected the number of tasks"),
+        (["--tasks=2"], "--task = 0: expected a number from 1 to --tasks=2"),
+        (["--tasks=2", "--task=3"], "--task = 3: expected a number from 1 to --tasks=2"),
+        (["--tasks=2", "--task=1", "--cluster=slurm"], "--task = 1: expected .* --cluster in its place"),
+        (["--tasks=2", "--cluster=tpu"], "--cluster = 'tpu': expected one of slurm, kubernetes"),
+        (["--dry_run"], "--dry_run = True: expected --cluster with it"),
+        (["--tasks=2", "--task=1", "--option=a=b"], r"--option = \['a=b'\]: expected --cluster with it"),
+    ],
+)
+def test_flags_of_tasks_that_do_not_go_together_are_refused(words, expected):
+    with pytest.raises(errors.ConfigError, match=f"^{expected}"):
+        entry.run_command(["pack", *words])
 
 
 def test_a_file_of_which_no_line_starts_a_document_stays_whole(tmp_path):
@@ -336,7 +348,7 @@ def test_the_command_says_where_processes_have_no_shard_and_what_makes_more(tmp_
         cfg = small_config(
             **{name.replace(".", "__"): value for name, value in fields_.items()}, pack__shard_mb=float(size)
         )
-        pack.warn_of_few_shards(cfg, 3)
+        pack.warn_of_few_shards(cfg, "--processes", 3)
         assert "can work" not in capsys.readouterr().err
     with pytest.raises(errors.ConfigError, match=r"corpus\.toml: source 'x': path"):
         (tmp_path / "corpus.toml").write_text(table.replace(folder, "absent"))
