@@ -170,11 +170,14 @@ def divide_file(path: str, boundary: Boundary | None, num_bytes: int) -> list[Fi
 
     boundary: of text; None: a file of text is one document.
     """
-    size, kind, starts = os.path.getsize(path), records.detect_kind(path), [0]
-    starts_document = boundary if kind == records.TEXT else make_boundary("", "line")
-    if size > num_bytes and starts_document and records.is_divisible(path):
-        is_parquet = kind == records.PARQUET
-        starts = _choose_groups(path, num_bytes) if is_parquet else _find_lines(path, num_bytes, starts_document)
+    size = os.path.getsize(path)
+    if size <= num_bytes or not records.is_divisible(path):
+        return [FilePart(path)]
+    kind, starts = records.detect_kind(path), [0]
+    if kind == records.PARQUET:
+        starts = _choose_groups(path, num_bytes)
+    elif line_boundary := boundary if kind == records.TEXT else make_boundary("", "line"):
+        starts = _find_lines(path, num_bytes, line_boundary)
     if len(starts) == 1:
         return [FilePart(path)]
     return [FilePart(path, start, end) for start, end in itertools.pairwise([*starts, size])]
