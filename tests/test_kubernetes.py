@@ -15,6 +15,7 @@ import yaml
 from test_submit import go, sweep
 
 from mlm.base.errors import ConfigError
+from mlm.launch import code_snapshot
 from mlm.launch.cluster import accelerators, kubernetes
 from mlm.launch.cluster import job as cluster_job
 from mlm.launch.cluster.job import Job, parse_options
@@ -166,7 +167,7 @@ def job(folder=Path("/mnt/lab"), asked=(), count=5, **changes) -> Job:
         folder / "jobs" / "mlm-2",
         folder / "code",
         folder,
-        **{"accelerator": "", "max_running": 2, "runs_folder": "gs://lab/runs", "options": said} | changes,
+        **{"accelerator": "", "max_running": 2, "output_folder": "gs://lab/runs", "options": said} | changes,
     )
 
 
@@ -352,7 +353,7 @@ def jobset(cloud, name, **status) -> dict:
     [
         ({"accelerator": "H20"}, "did you mean 'H200'?"),
         ({"accelerator": "v5p-64", "num_hosts": 12}, "--hosts = 12: expected 8, the hosts of a v5p-64"),
-        ({"runs_folder": "runs/a"}, "--config.workdir = 'runs/a': expected gs://..., or --option=claim=NAME"),
+        ({"output_folder": "runs/a"}, "--config.workdir = 'runs/a': expected gs://..., or --option=claim=NAME"),
         ({"asked": ("claim=lab", "mount=/mnt/other")}, "expected a folder in /mnt/other"),
         ({"asked": ("cpu=0",)}, "--option=cpu = '0': expected a quantity"),
         ({"asked": ("env=A",)}, "--option=env = 'A': expected NAME=VALUE"),
@@ -366,9 +367,9 @@ def test_what_cannot_run_is_said_in_a_line(changes, said):
 
 
 def test_the_image_holds_the_code_where_the_pods_look_for_it():
-    lines = (submit.ROOT / "launch" / "Dockerfile").read_text().splitlines()
+    lines = (code_snapshot.ROOT / "launch" / "Dockerfile").read_text().splitlines()
     copied = {word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]}
-    assert copied == {*submit.PACKAGES, *submit.SETUP_FILES}
+    assert copied == {*code_snapshot.PACKAGES, *code_snapshot.SETUP_FILES}
     assert f"WORKDIR {kubernetes.OPTIONS['code'].default}" in lines
 
 

@@ -1,6 +1,7 @@
 """Packing in shards: what is packed depends on no number of processes, no order and no kill; what a start checks."""
 
 import itertools
+import json
 import os
 import random
 import re
@@ -15,7 +16,7 @@ import pytest
 from mlm.base import config, errors
 from mlm.cli import entry
 from mlm.data.rows import columns, pack
-from mlm.data.text import corpus, files
+from mlm.data.text import corpus, files, records
 from tests.small import small_config
 
 WORDS = ["ab", "cd.", "ef", "gh!", "é。", "i\tj", "kl?\r"]
@@ -61,6 +62,85 @@ def test_shards_hold_each_document_once_and_in_order(tmp_path, boundary, held_ou
         for split in corpus.SPLITS:
             parts = [corpus.read_documents(data, split, shard) for shard in shards]
             assert list(itertools.chain.from_iterable(parts)) == list(corpus.read_documents(data, split))
+
+
+def write_rows(path, draw, *, count=60):
+    """JSON lines with blank lines, line ends of two kinds, lines longer than others, and text columns of later rows."""
+    rows = [{"name": f"n{number}", "body": " ".join(draw.choices(WORDS, k=9))} for number in range(count)]
+    rows[count // 2]["body"] *= 50
+    for row in rows[1:]:
+        row |= draw.choice([{}, {"text": "of another column"}, {"name": None}])
+    lines = [json.dumps(row, ensure_ascii=draw.random() < 0.5) for row in rows]
+    raw = "".join(line + draw.choice(["\n", "\r\n", "\n\n \n"]) for line in lines).encode()
+    path.write_bytes(draw.choice([b"", b"\xef\xbb\xbf"]) + draw.choice([raw, raw.rstrip()]))
+
+
+def read_parts(parts):
+    return [*files.read_documents(parts, files.make_boundary("", "line"), "", "body", "name")]
+
+
+def test_parts_of_a_file_of_rows_hold_each_row_once_and_in_order(tmp_path):
+    draw = random.Random(11)
+    for number in range(10):
+        write_rows(path := tmp_path / f"{number}.jsonl", draw)
+        whole = read_parts([str(path)])
+        assert len(whole) == 60
+        for size in (1, 90, 1000, 10**6):
+            parts = files.divide_file(str(path), None, size)
+            assert sum(part.num_bytes for part in parts) == path.stat().st_size
+            assert len(parts) >= {1: 60, 90: 20, 1000: 4, 10**6: 1}[size]
+            assert [one for part in parts for one in read_parts([part])] == whole
+
+
+def test_parts_of_parquet_are_row_groups(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    draw = random.Random(13)
+    texts = ["".join(draw.choices("abcdefgh.", k=900)) for _ in range(100)]
+    table = pyarrow.table({"number": range(100), "body": texts, "name": ["a"] * 100})
+    path = tmp_path / "a.parquet"
+    for options in ({}, {"use_dictionary": False, "compression": "none"}):
+        parquet.write_table(table, path, row_group_size=7, **options)
+        for size, count in ((1, 15), (path.stat().st_size // 4, 4), (10**6, 1)):
+            parts = files.divide_file(str(path), None, size)
+            assert count - 1 <= len(parts) <= count
+            assert [one.text for part in parts for one in read_parts([part])] == texts
+
+
+@pytest.mark.parametrize(
+    "bad", [b"{\n", b"[]\n", b'{"body": "\xff"}\n', b'{"body": "\0"}\n', b'\xef\xbb\xbf{"body": "a"}\n']
+)
+def test_damage_of_a_part_is_named_by_file_byte_and_line(tmp_path, bad):
+    path, good = tmp_path / "a.jsonl", b'{"body": "ab", "name": "x"}\n'
+    path.write_bytes(good * 5 + bad + good * 5)
+    places = set()
+    for size in (1, len(good), 3 * len(good), 10**6):
+        for part in files.divide_file(str(path), None, size):
+            is_damaged = part.start <= 5 * len(good) < part.start + part.num_bytes
+            try:
+                read_parts([part])
+                assert not is_damaged
+            except errors.ConfigError as error:
+                assert is_damaged
+                start, line = re.match(rf"{path}(?: from byte (\d+))?, line (\d+)", str(error)).groups()
+                places.add(int(start or 0) + (int(line) - 1) * len(good))
+    assert places == {5 * len(good)}
+
+
+def test_parts_of_a_file_are_packed_as_files_of_the_same_bytes(tmp_path, monkeypatch):
+    write_rows(path := tmp_path / "a.jsonl", random.Random(12), count=300)
+    options = {"data__text_column": "body", "data__id_column": "name", "data__document_boundary": "file"}
+    divided = make_config(str(path), tmp_path / "cache", **options)
+    parts = files.divide_file(str(path), None, 3000)
+    assert len(parts) > 5 and len(corpus.plan_shards(divided.data, 3000)) > 5
+    (tmp_path / "parts").mkdir()
+    for part in parts:
+        (tmp_path / f"parts/{part.start:06}.jsonl").write_bytes(path.read_bytes()[part.start : part.end])
+    first = pack.load_dataset(divided)
+    assert "divides" in first.manifest["inputs"]
+    monkeypatch.setattr(records, "is_divisible", lambda path: False)
+    second = pack.load_dataset(make_config(str(tmp_path / "parts"), tmp_path / "cache", **options))
+    assert "divides" not in second.manifest["inputs"]
+    assert digest(first) == digest(second) and first.tokenizer.model == second.tokenizer.model
 
 
 def test_what_is_packed_depends_on_no_order_and_no_kill(tmp_path):
@@ -192,7 +272,7 @@ def test_a_lazy_column_is_read_as_an_array():
         lazy[7]
 
 
-def test_the_command_packs_shares_and_joins_them(tmp_path, capsys, monkeypatch):
+def test_the_command_packs_shares_and_joins_them(tmp_path, capsys):
     folder = write_texts(tmp_path / "texts", random.Random(6))
     base = [
         f"data.path={folder}",
@@ -203,17 +283,14 @@ def test_the_command_packs_shares_and_joins_them(tmp_path, capsys, monkeypatch):
     words = ["pack", *base, "pack.seq_len=16", "pack.shard_mb=0.003", "--processes=1"]
     entry.run_command([*words, f"data.cache_dir={tmp_path}/a"])
     alone = capsys.readouterr().out
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
-    entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2"])
+    entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2", "--task=2"])
     assert re.search(r"^\d+ of \d+ shards are missing", capsys.readouterr().out)
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
-    entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2"])
+    entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2", "--task=1"])
     shared = capsys.readouterr().out
     facts = r"\d+ documents, [\d,]+ examples, [\d,]+ tokens, [\d.]+% padding, [\d.]+% unknown"
     assert re.findall(facts, alone) == re.findall(facts, shared) and len(re.findall(facts, alone)) == 2
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
     for tasks in (2, 99):  # of which many have no shard
-        entry.run_command([*words, f"data.cache_dir={tmp_path}/b", f"--tasks={tasks}", "--processes=2"])
+        entry.run_command([*words, f"data.cache_dir={tmp_path}/b", f"--tasks={tasks}", "--task=2", "--processes=2"])
         assert "missing" not in capsys.readouterr().out and not [*(tmp_path / "b").glob("shard-*")]
     other = write_texts(tmp_path / "more", random.Random(7))
     (tmp_path / "corpus.toml").write_text(
@@ -223,16 +300,31 @@ def test_the_command_packs_shares_and_joins_them(tmp_path, capsys, monkeypatch):
         )
     )
     mixed = ["pack", f"data.sources={tmp_path}/corpus.toml", *words[3:], f"data.cache_dir={tmp_path}/d"]
-    for task, is_last in (("1", False), ("0", True)):
-        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
-        entry.run_command([*mixed, "--tasks=2"])
+    for task, is_last in ((2, False), (1, True)):
+        entry.run_command([*mixed, "--tasks=2", f"--task={task}"])
         assert ("missing" not in capsys.readouterr().out) == is_last
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
-    with pytest.raises(errors.ConfigError, match="SLURM_ARRAY_TASK_ID = '1'"):
-        entry.run_command([*words, f"data.cache_dir={tmp_path}/c", "--tasks=1"])
     whole = [word for word in words if "shard" not in word]
-    with pytest.raises(errors.ConfigError, match=r"config\.pack\.shard_mb"):
-        entry.run_command([*whole, f"data.cache_dir={tmp_path}/c", "--tasks=2"])
+    for more in ("--task=1", "--cluster=slurm"):
+        with pytest.raises(errors.ConfigError, match=r"config\.pack\.shard_mb"):
+            entry.run_command([*whole, f"data.cache_dir={tmp_path}/c", "--tasks=2", more])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--task=1"], "--tasks = 0: expected the number of tasks"),
+        (["--cluster=slurm"], "--tasks = 0: expected the number of tasks"),
+        (["--tasks=2"], "--task = 0: expected a number from 1 to --tasks=2"),
+        (["--tasks=2", "--task=3"], "--task = 3: expected a number from 1 to --tasks=2"),
+        (["--tasks=2", "--task=1", "--cluster=slurm"], "--task = 1: expected .* --cluster in its place"),
+        (["--tasks=2", "--cluster=tpu"], "--cluster = 'tpu': expected one of slurm, kubernetes"),
+        (["--dry_run"], "--dry_run = True: expected --cluster with it"),
+        (["--tasks=2", "--task=1", "--option=a=b"], r"--option = \['a=b'\]: expected --cluster with it"),
+    ],
+)
+def test_flags_of_tasks_that_do_not_go_together_are_refused(words, expected):
+    with pytest.raises(errors.ConfigError, match=f"^{expected}"):
+        entry.run_command(["pack", *words])
 
 
 def test_a_file_of_which_no_line_starts_a_document_stays_whole(tmp_path):
@@ -256,7 +348,7 @@ def test_the_command_says_where_processes_have_no_shard_and_what_makes_more(tmp_
         cfg = small_config(
             **{name.replace(".", "__"): value for name, value in fields_.items()}, pack__shard_mb=float(size)
         )
-        pack.warn_of_few_shards(cfg, 3)
+        pack.warn_of_few_shards(cfg, "--processes", 3)
         assert "can work" not in capsys.readouterr().err
     with pytest.raises(errors.ConfigError, match=r"corpus\.toml: source 'x': path"):
         (tmp_path / "corpus.toml").write_text(table.replace(folder, "absent"))

@@ -12,6 +12,7 @@ from small import environment
 
 from mlm.base import config, errors, fields, files, warnings_
 from mlm.cli import sweep as command
+from mlm.launch import code_snapshot
 from mlm.launch.cluster import job as cluster_job
 from mlm.launch.cluster import slurm
 from mlm.launch.sweep import jobs, submit, sweep_points, sweep_state
@@ -126,7 +127,7 @@ def test_data_that_a_cluster_cannot_see_is_named_before_anything_is_submitted(
     sweep, go, monkeypatch, cluster, asked, fields_, said
 ):
     monkeypatch.setattr(submit, "is_reachable", lambda root: False)
-    monkeypatch.setattr(submit, "make_snapshot", lambda *_: submit.CodeSnapshot(Path("/mnt/code/a"), {}))
+    monkeypatch.setattr(code_snapshot, "make_snapshot", lambda *_: code_snapshot.CodeSnapshot(Path("/mnt/code/a"), {}))
     (Path("texts")).mkdir()
     root = Path("/mnt/lab/runs") if "claim=a" in asked else files.make_path("gs://lab")
     configs = [fields.override(cfg, fields_) for cfg in sweep.configs]
@@ -137,7 +138,7 @@ def test_data_that_a_cluster_cannot_see_is_named_before_anything_is_submitted(
 @pytest.mark.parametrize("case", ["slurm H200-8", "tpu v5e-8 zone=a", "kubernetes H200-8 image=a"])
 def test_setup_lines_come_first_and_a_job_of_gpus_demands_them(sweep, go, monkeypatch, capsys, case):
     cluster, accelerator, *options = case.split()
-    monkeypatch.setattr(submit, "make_snapshot", lambda *_: submit.CodeSnapshot(Path("/mnt/code/a"), {}))
+    monkeypatch.setattr(code_snapshot, "make_snapshot", lambda *_: code_snapshot.CodeSnapshot(Path("/mnt/code/a"), {}))
     root = sweep.root if cluster == "slurm" else files.make_path("gs://lab")
     monkeypatch.setattr(submit, "BUCKET_SECONDS", 0.0)
     go(
@@ -183,7 +184,7 @@ def test_data_that_a_cluster_sees_is_accepted(sweep):
         "data.labelled.format": "tfds",
         "data.task_path": "glue",
     }
-    assert submit.find_data_paths([fields.override(sweep.configs[0], told)]) == (("--config.data.path", "a.txt"),)
+    assert cluster_job.find_data_paths([fields.override(sweep.configs[0], told)]) == (("--config.data.path", "a.txt"),)
 
 
 def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tools, monkeypatch):
@@ -360,7 +361,7 @@ def test_points_are_chosen_by_name_and_by_pattern(sweep):
 
 
 def test_the_command_line_s_own_settings_reach_the_commands(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(submit.ROOT)
+    monkeypatch.chdir(code_snapshot.ROOT)
     words = [
         "experiments/masking_rate.py",
         "--cluster=slurm",

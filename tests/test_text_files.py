@@ -14,7 +14,7 @@ from mlm.cli import floor, use
 from mlm.data.tasks import splits, task_file
 from mlm.data.text import corpus, files, parallel_text
 from mlm.evaluation import minimal_pairs, sentence_scores
-from mlm.launch.sweep import submit
+from mlm.launch.cluster import job
 
 TEXT = "the\u2028horse\x85sleeps"  # both end a line for str.splitlines alone
 
@@ -147,7 +147,7 @@ def test_a_path_is_taken_as_it_stands_before_it_is_a_glob_or_a_list(tmp_path):
     for path in paths:
         assert files.find_files("data.path", path) == text_files.split_paths(path) == [path]
     cfg = config.Config(data=config.Data(corpus="text", path=",".join(paths)))
-    assert [path for _, path in submit.find_data_paths([cfg])] == paths
+    assert [path for _, path in job.find_data_paths([cfg])] == paths
     assert files.find_files("data.path", cfg.data.path) == sorted(paths)
     for beside in ("", f"{tmp_path}/b,c.txt, ", f"{tmp_path}/g*.txt,"):
         for name in ("j,k", "j,k/*.txt", "j,k/l.txt"):

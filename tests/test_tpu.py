@@ -39,7 +39,7 @@ def job(folder=Path("folder"), *, commands=((sys.executable, "-m", "mlm", "train
         folder / name,
         folder / "code",
         folder,
-        **{"accelerator": "v4-16", "num_hosts": 2, "runs_folder": "gs://lab/runs", "options": said} | changes,
+        **{"accelerator": "v4-16", "num_hosts": 2, "output_folder": "gs://lab/runs", "options": said} | changes,
     )
 
 
@@ -206,7 +206,7 @@ def test_the_script_says_what_is_asked_for(kind, hosts, said, tmp_path):
     [
         ({"accelerator": "v5p-65"}, "did you mean 'v5p-64'?"),
         ({"num_hosts": 3}, "--hosts = 3: expected 2, the hosts of a v4-16"),
-        ({"runs_folder": "runs/a"}, "--config.workdir = 'runs/a': expected gs://"),
+        ({"output_folder": "runs/a"}, "--config.workdir = 'runs/a': expected gs://"),
         ({"asked": ("zonr=x",)}, "did you mean 'zone'?"),
     ],
 )

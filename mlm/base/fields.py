@@ -193,6 +193,11 @@ def parse_value(name: str, text: str) -> Any:
         raise ConfigError(f"config.{name} = {text!r}: expected {expected}") from None
 
 
+def format_flag(name: str, value: Any) -> str:
+    """The flag of a command that sets a field."""
+    return f"--config.{name}={str(value).lower() if isinstance(value, bool) else value}"
+
+
 def replace_values(section: Any, values: Mapping[str, Any]) -> Any:
     """A copy of a section with values by dotted name, whatever their types; copies each section below it once."""
     leaves: dict[str, Any] = {}

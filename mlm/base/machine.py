@@ -21,6 +21,11 @@ def name_processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def list_cores() -> list[int]:
+    """The cores that this process may use, as the system numbers them."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def find_peak_flops(device_kind: str) -> float | None:
     """The dense bfloat16 FLOP/s of a device, by its device_kind; None for a device without an entry, such as a CPU."""
     fitting = [chip for chip in CHIPS.values() if device_kind.startswith(chip["device_kind"])]

@@ -47,17 +47,24 @@ def read_numbered_lines(flag: str, path: str) -> dict[int, str]:
     return texts
 
 
-def iterate_lines(file: BinaryIO, name: Path | str, max_line_bytes: int) -> Iterator[tuple[int, str]]:
+def iterate_lines(
+    file: BinaryIO, name: Path | str, max_line_bytes: int, start: int = 0, end: int = sys.maxsize
+) -> Iterator[tuple[int, str]]:
     """The lines of an open file, without their ends (a line feed, after a carriage return or not), numbered from 1.
 
-    name: of the file, for errors. Raises ConfigError for a line that is too long or not UTF-8, and for NUL.
+    name: of the file, for errors. start, end: bytes at which lines begin, between which it is read.
+
+    Raises ConfigError for a line that is too long or not UTF-8, and for NUL.
     """
-    number = 0
-    while raw := file.readline(max_line_bytes + 1):
+    number, num_left = 0, end - start
+    if start:
+        file.seek(start)
+    while raw := file.readline(min(max_line_bytes + 1, num_left)):
         number += 1
+        num_left -= len(raw)
         where = f"{name}, line {number}"
         errors.require(len(raw) <= max_line_bytes, where, raw[:40], f"a line of at most {max_line_bytes} bytes")
-        line = decode_utf8(raw.removeprefix(BOM) if number == 1 else raw, where)
+        line = decode_utf8(raw.removeprefix(BOM) if number == 1 and not start else raw, where)
         yield number, line.removesuffix("\n").removesuffix("\r")
 
 

@@ -41,6 +41,10 @@ CONFIG = Flag("config", "", "Python file whose get_config() returns the base con
 PRINT_CONFIG = Flag(
     "print_config", False, "print the value of each config field and where it comes from; train nothing"
 )
+HOURS = Flag(
+    "hours", 24.0, "time limit of a job (24); it saves before it, and is queued again", low=0.01, high=24 * 365
+)
+DRY_RUN = Flag("dry_run", False, "print the files that would be submitted; write nothing")
 NO_TUNE_MALLOC = Flag(  # read by entry.py, before any import
     "no-tune_malloc", False, "do not tune malloc (tuned, it is faster and never returns memory to the system)"
 )
@@ -176,6 +180,12 @@ def add_flags(group, *flags: Flag) -> None:
         else:
             parse = str if kind is str else Number(kind, flag.low, flag.high)
         group.add_argument(f"--{flag.name}", type=parse, metavar=flag.metavar, choices=flag.choices, **shared)
+
+
+def add_cluster_option(group) -> None:
+    """Adds --option of a command that submits a job to a cluster."""
+    help_text = "option of the cluster, repeatable; a wrong name prints the valid ones"
+    group.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=help_text)
 
 
 def split_values(kind: Callable[[str], Any], text: str) -> tuple:

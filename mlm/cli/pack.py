@@ -2,12 +2,11 @@
 
 import functools
 import itertools
-import os
 import time
 
 from absl import logging
 
-from mlm.base import errors
+from mlm.base import errors, fields, machine
 from mlm.base.flag import Flag
 from mlm.cli import command, train
 
@@ -15,18 +14,23 @@ DESCRIPTION = """Pack the corpus of a config into examples, in data.cache_dir, f
 
     mlm pack data.path='texts/*.jsonl' tokenizer.kind=wordpiece pack.seq_len=512
     mlm pack --recipe=bert data.path='texts/*.jsonl' --processes=16
-    sbatch --array=0-15 --wrap "mlm pack data.path='texts/*.jsonl' --tasks=16"
+    mlm pack data.path='texts/*.jsonl' --tasks=16 --cluster=slurm
 
 It takes the words of `mlm train`. A corpus of more than 1024 MB, or than pack.shard_mb, is packed in shards, several at
 once; the same command continues after a stop. As tasks of a cluster, each packs its share, and the last joins them.
 """
-TASK_VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")  # of SLURM and Kubernetes: the number of a task
 FLAGS = (
-    Flag("processes", 0, "number of processes; 0: one for each core", low=0, high=2**10),
-    Flag(
-        "tasks", 0, f"number of tasks that share the shards; this one's is in {' or '.join(TASK_VARIABLES)}", high=2**16
-    ),
+    Flag("processes", 0, "number of processes, of each task; 0: one for each core", low=0, high=2**10),
     Flag("verify", False, "hash all files of the corpus and of the cache, also those of the same size and time"),
+)
+TASK_FLAGS = (
+    Flag("tasks", 0, "number of tasks that share the shards, each on a host", high=2**16),
+    Flag("task", 0, "pack the share of this task alone, a number from 1", high=2**16),
+)
+JOB_FLAGS = (
+    Flag("cluster", "", "submit the tasks as a job to this kind of cluster", choices=("slurm", "kubernetes")),
+    command.HOURS,
+    command.DRY_RUN,
 )
 
 
@@ -34,27 +38,46 @@ def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm pack", description=DESCRIPTION, has_fields=True)
     command.add_flags(parser, command.CONFIG, train.RECIPE, *FLAGS)
+    group = parser.add_argument_group("several hosts")
+    command.add_flags(group, *TASK_FLAGS, *JOB_FLAGS)
+    command.add_cluster_option(group)
     return parser
+
+
+def check_tasks(args) -> None:
+    """Raises ConfigError for flags of tasks and jobs that do not go together."""
+    if args.tasks or args.task or args.cluster:
+        errors.require(args.tasks > 0, "--tasks", args.tasks, "the number of tasks that share the shards")
+        expected = f"a number from 1 to --tasks={args.tasks}, or --cluster in its place, which starts all of them"
+        is_job = bool(args.cluster)
+        errors.require(args.task == 0 if is_job else 0 < args.task <= args.tasks, "--task", args.task, expected)
+    for name in () if args.cluster else ("option", "dry_run"):
+        value = getattr(args, name)
+        errors.require(not value, f"--{name}", value, "--cluster with it")
 
 
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:])
     args = make_parser().parse_words(others)
+    check_tasks(args)
     layers = train.make_layers(config_flags, args.recipe)
     command.check_layers(layers)
     from mlm.data.rows import mixture, pack
     from mlm.training.run import resolution
 
     cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
-    processes = args.processes or os.cpu_count() or 1
+    if args.cluster:
+        submit_job(cfg, args, config_flags)
+        return
+    processes = args.processes or len(machine.list_cores())
     start = time.monotonic()
     if args.processes and not args.tasks:
-        pack.warn_of_few_shards(cfg, processes)
+        pack.warn_of_few_shards(cfg, "--processes", processes)
     if args.tasks:
         packers = pack.make_packers(cfg)
         firsts = [*itertools.accumulate((len(packer.shards) for packer in packers), initial=0)]
-        numbers = _share_shards(args.tasks, firsts[-1])
+        numbers = range((args.task - 1) * firsts[-1] // args.tasks, args.task * firsts[-1] // args.tasks)
         logging.info("shards %s of %d", f"{numbers[0]}-{numbers[-1]}" if numbers else "none", firsts[-1])
         for first, packer in zip(firsts, packers, strict=False):
             packer.make_shards([i for i in packer.list_missing_shards() if first + i in numbers], processes)
@@ -67,14 +90,16 @@ def main(words: list[str]) -> None:
     print_summary(packed, cfg, time.monotonic() - start)
 
 
-def _share_shards(tasks: int, count: int) -> range:
-    """The shards of this task."""
-    numbers = {name: os.environ[name] for name in TASK_VARIABLES if name in os.environ}
-    expected = f"a task of a cluster, whose number is in {' or '.join(TASK_VARIABLES)}"
-    errors.require(bool(numbers), "--tasks", tasks, expected)
-    name, number = next(iter(numbers.items()))
-    errors.require(number.isdigit() and int(number) < tasks, name, number, f"a number below --tasks={tasks}")
-    return range(int(number) * count // tasks, (int(number) + 1) * count // tasks)
+def submit_job(cfg, args, config_flags: command.ConfigFlags) -> None:
+    """Submits a job whose commands pack a share each, or prints it with --dry_run."""
+    from mlm.launch import pack_job
+
+    values = {name: getattr(args, name) for name in ("recipe", "processes")}
+    flags = [f"--{name}={value}" for name, value in values.items() if value]
+    flags += ["--verify"] if args.verify else []
+    flags += itertools.starmap(fields.format_flag, config_flags.overrides.items())
+    options = {name: getattr(args, name) for name in pack_job.PackOptions._fields}
+    pack_job.submit_packing(cfg, flags, config_flags.path, pack_job.PackOptions(**options))
 
 
 def print_summary(packed, cfg, seconds: float) -> None:

@@ -39,10 +39,10 @@ JOB_FLAGS = (
     Flag("cluster", "", "kind of cluster", choices=CLUSTERS),
     Flag("accelerator", "", "a name of mlm/launch/cluster/accelerators.py; empty: CPU"),
     Flag("hosts", 0, "hosts that train each point together; 0: all hosts of the accelerator", high=2**16),
-    Flag("hours", 24.0, "time limit of a job (24); it saves before it, and is queued again", low=0.01, high=24 * 365),
+    command.HOURS,
     Flag("max_running", 8, "maximum number of jobs that run at the same time (8)", low=1, high=10_000),
     Flag("points_per_command", 0, "maximum number of points in a job; 0: those of a program together", high=10_000),
-    Flag("dry_run", False, "print the files that would be submitted; write nothing"),
+    command.DRY_RUN,
 )
 PRINT_CONFIG = Flag(
     "print_config", False, "print the value of each config field of the points, and where it comes from"
@@ -118,11 +118,9 @@ class Sweep(NamedTuple):
 
     def format_flags(self) -> list[str]:
         """The flags that define the sweep, for another process."""
-        from mlm.launch.sweep.submit import format_config_flag
-
         flags = [f"--scale={self.args.scale}"]
         flags += [f"--budget={self.args.budget}"] if self.args.budget != "steps" else []
-        return flags + [format_config_flag(*change) for change in self.config_flags.overrides.items()]
+        return flags + [fields.format_flag(*change) for change in self.config_flags.overrides.items()]
 
     def load_results(self) -> list[dict]:
         """The results of the finished points, each with what it does not read as "unread"; faults go to stderr."""
@@ -351,8 +349,7 @@ def make_parser(verb: str = "") -> command.CommandParser:
     if verb == "compare":
         parser.add_argument("--evaluate", metavar="FLAGS", help=sweep_compare.EVALUATE)
     if verb == "submit":
-        help_text = "option of the cluster, repeatable; a wrong name prints the valid ones"
-        parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=help_text)
+        command.add_cluster_option(parser)
     return parser
 
 

@@ -156,9 +156,7 @@ def make_packers(cfg: config.Config) -> list[text_rows.Packer]:
     Raises ConfigError where all is packed as a whole.
     """
     by_length = {phase.cfg.pack.seq_len: phase.cfg for phase in phases.list_phases(cfg)}
-    divided = [data for data in _list_parts(cfg) if text_rows.find_shard_mb(data, cfg.pack)]
-    expected = "MB of a shard of text files, less than they all have; this corpus is packed as a whole"
-    errors.require(bool(divided), "config.pack.shard_mb", cfg.pack.shard_mb, expected)
+    divided = list_divided(cfg)
     tokenizer = load_tokenizer(cfg)
     return [
         text_rows.make_packer(dataclasses.replace(own, data=data), tokenizer)[0]
@@ -167,17 +165,28 @@ def make_packers(cfg: config.Config) -> list[text_rows.Packer]:
     ]
 
 
-def warn_of_few_shards(cfg: config.Config, processes: int) -> None:
-    """Warns where there are fewer shards than processes, with the field that makes more of them."""
+def list_divided(cfg: config.Config) -> list[config.Data]:
+    """The corpus, or its sources, that are packed in shards. Raises ConfigError where all is packed as a whole."""
+    divided = [data for data in _list_parts(cfg) if text_rows.find_shard_mb(data, cfg.pack)]
+    expected = "MB of a shard of files, less than they all have; this corpus is packed as a whole"
+    errors.require(bool(divided), "config.pack.shard_mb", cfg.pack.shard_mb, expected)
+    return divided
+
+
+def warn_of_few_shards(cfg: config.Config, flag: str, count: int) -> None:
+    """Warns where there are fewer shards than processes or tasks, with the field that makes more of them.
+
+    flag: of the command, that says how many processes or tasks there are.
+    """
     parts = _list_parts(cfg)
-    sizes = {data: int(text_rows.find_shard_mb(data, cfg.pack) * text_rows.MEGABYTE) for data in parts}
+    sizes = {data: int(text_rows.find_shard_mb(data, cfg.pack) * corpus.MEGABYTE) for data in parts}
     most = max(len(corpus.plan_shards(data, size)) if size else 1 for data, size in sizes.items())
-    remedy = "only files of text are divided into more"
+    remedy = "only files are divided into more, and not with config.pack.mode=stream"
     if cfg.pack.mode != "stream" and (num_bytes := max(map(corpus.count_bytes, parts))):
-        size = num_bytes / text_rows.MEGABYTE / processes / 2
+        size = num_bytes / corpus.MEGABYTE / count / 2
         remedy = f"config.pack.shard_mb={size:.3g}, here and for mlm train, makes more of what can be divided"
-    if most < processes:
-        logging.warning(f"--processes={processes}: {most} can work, one a shard; {remedy}")
+    if most < count:
+        logging.warning(f"{flag}={count}: {most} can work, one a shard; {remedy}")
 
 
 def _list_parts(cfg):

@@ -27,7 +27,6 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 FORMAT = 3  # of the built-in language's examples; a change of their content must raise it
 TEXT_FORMAT = 4  # of the examples of all other text
 MAX_WHOLE_MB, SHARD_MB = 1024, 256  # where config.pack.shard_mb is 0: the largest corpus of one shard, else its shards
-MEGABYTE = 10**6
 
 
 class Packer(NamedTuple):
@@ -133,7 +132,7 @@ def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple
     data_format = FORMAT if data.corpus == "language" else TEXT_FORMAT
     inputs = {"format": data_format, "corpus": content, "mode": pack.mode, "isolate": _isolates(pack)}
     inputs |= {"short_share": pack.short_seq_prob} if pack.short_seq_prob else {}
-    inputs |= {"shard_mb": shard_mb} if shard_mb else {}
+    inputs |= corpus.identify_shards(data, shard_mb)
     inputs = columns.make_inputs(inputs, tokenizer, pack.seq_len)
     specs = columns.make_dense_columns(tokenizer.vocab_size)
     if pack.mode == "segment_pair":
@@ -189,13 +188,13 @@ def find_shard_mb(data: config.Data, pack: config.Pack) -> float:
     """MB of a shard of a corpus; 0: the corpus is packed as a whole."""
     num_bytes = corpus.count_bytes(data) if pack.mode != "stream" else 0
     if pack.shard_mb:
-        return pack.shard_mb if num_bytes > pack.shard_mb * MEGABYTE else 0
-    return SHARD_MB if num_bytes > MAX_WHOLE_MB * MEGABYTE else 0
+        return pack.shard_mb if num_bytes > pack.shard_mb * corpus.MEGABYTE else 0
+    return SHARD_MB if num_bytes > MAX_WHOLE_MB * corpus.MEGABYTE else 0
 
 
 @functools.lru_cache(4)
 def _plan_shards(data, shard_mb, content):  # content: of the files, which another plan follows from
-    return corpus.plan_shards(data, int(shard_mb * MEGABYTE))
+    return corpus.plan_shards(data, int(shard_mb * corpus.MEGABYTE))
 
 
 @functools.lru_cache(2)

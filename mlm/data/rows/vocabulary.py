@@ -57,8 +57,7 @@ def get_or_train_tokenizer(cfg: config.Config, content: str, shard_mb: float = 0
     inputs |= {"mode": "stream"} if is_stream else {"space": True} if keep_space else {}
     if tokenizer.sample_characters != config.Tokenizer().sample_characters:
         inputs["sample"] = tokenizer.sample_characters
-    if shard_mb:
-        inputs["shard_mb"] = shard_mb
+    inputs |= corpus.identify_shards(data, shard_mb)
     if tokenizer.kind == "unigram":  # each version may learn another vocabulary
         inputs["sentencepiece"] = metadata.version("sentencepiece")
     folder, manifest = store.get_or_make_folder(data.cache_dir, "tokenizer", inputs, make)

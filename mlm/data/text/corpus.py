@@ -15,7 +15,7 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlm.base import config, errors, warnings_
 from mlm.base.fields import DerivedField
@@ -26,6 +26,7 @@ from mlm.data.text import parallel_text as two_sided
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 
 SPLITS = ("train", "validation")
+MEGABYTE = 10**6
 # Where data.corpus is auto.
 CORPUS_BY_FIELD = {"task": "task", "parallel_path": "parallel", "sources": "text", "path": "text"}
 
@@ -107,14 +108,21 @@ def plan_shards(data: config.Data, num_bytes: int) -> list[Shard]:
     boundary = files.make_boundary("config.data.document_boundary", data.document_boundary)
     runs, size = [[]], 0
     for path in files.find_files("config.data.path", data.path, data.text_column):
-        is_whole = data.document_boundary == "file"
-        for part in [files.FilePart(path)] if is_whole else files.divide_file(path, boundary, num_bytes):
+        for part in files.divide_file(path, None if data.document_boundary == "file" else boundary, num_bytes):
             if size >= num_bytes:
                 runs.append([])
                 size = 0
             runs[-1].append(part)
             size += part.num_bytes
     return [Shard(tuple(run), number == 0) for number, run in enumerate(runs)]
+
+
+def identify_shards(data: config.Data, shard_mb: float) -> dict[str, Any]:
+    """What tells the cached files of a divided corpus from others, by name; {} where it is packed as a whole."""
+    paths = files.find_files("config.data.path", data.path, data.text_column) if shard_mb else []
+    large = (path for path in paths if os.path.getsize(path) > int(shard_mb * MEGABYTE))
+    divides_rows = any(records.detect_kind(path) != records.TEXT and records.is_divisible(path) for path in large)
+    return ({"shard_mb": shard_mb} if shard_mb else {}) | ({"divides": "rows"} if divides_rows else {})
 
 
 def check_running_text(data: config.Data) -> None:

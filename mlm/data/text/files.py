@@ -163,27 +163,50 @@ def _make_digests_path(cache_dir, paths) -> Path:
     return folder / f"sources-{base_files.json_sha256(list(paths))[:16]}.json"
 
 
-def divide_file(path: str, boundary: Boundary, num_bytes: int) -> list[FilePart]:
-    """Parts of about so many bytes of a file, each from the first line of a document on.
+def divide_file(path: str, boundary: Boundary | None, num_bytes: int) -> list[FilePart]:
+    """Parts of about so many bytes of a file, each from the beginning of a document on.
 
-    A compressed file, one of records, and one in which no line starts a document stay whole.
+    A file that is not `records.is_divisible`, and a text in which no line starts a document, stay whole.
+
+    boundary: of text; None: a file of text is one document.
     """
-    size, starts = os.path.getsize(path), [0]
-    if size > num_bytes and not records.find_compression(path) and records.detect_kind(path) == records.TEXT:
-        with open(path, "rb") as file:
-            for target in range(num_bytes, size, num_bytes):
-                file.seek(max(target, starts[-1] + 1) - 1)
-                line = b""
-                while file.tell() < min(target + num_bytes, size):
-                    begins, first = line.endswith(b"\n"), file.tell()
-                    line = file.readline(LINE_PIECE_BYTES)
-                    text = line.decode("utf-8", "replace").replace("\0", "").replace("\r\n", "\n")
-                    if begins and boundary(text):
-                        starts.append(first)
-                        break
+    size = os.path.getsize(path)
+    if size <= num_bytes or not records.is_divisible(path):
+        return [FilePart(path)]
+    kind, starts = records.detect_kind(path), [0]
+    if kind == records.PARQUET:
+        starts = _choose_groups(path, num_bytes)
+    elif line_boundary := boundary if kind == records.TEXT else make_boundary("", "line"):
+        starts = _find_lines(path, num_bytes, line_boundary)
     if len(starts) == 1:
         return [FilePart(path)]
     return [FilePart(path, start, end) for start, end in itertools.pairwise([*starts, size])]
+
+
+def _choose_groups(path, num_bytes) -> list[int]:
+    """Where parts of a Parquet file begin: at some of its row groups, the first at 0."""
+    starts = [0]
+    for place in records.locate_row_groups(path)[1:]:
+        if place >= starts[-1] + num_bytes:
+            starts.append(place)
+    return starts
+
+
+def _find_lines(path, num_bytes, boundary) -> list[int]:
+    """Where parts of a file of lines begin: at lines that start a document, the first at 0."""
+    size, starts = os.path.getsize(path), [0]
+    with open(path, "rb") as file:
+        for target in range(num_bytes, size, num_bytes):
+            file.seek(max(target, starts[-1] + 1) - 1)
+            line = b""
+            while file.tell() < min(target + num_bytes, size):
+                begins, first = line.endswith(b"\n"), file.tell()
+                line = file.readline(LINE_PIECE_BYTES)
+                text = line.decode("utf-8", "replace").replace("\0", "").replace("\r\n", "\n")
+                if begins and boundary(text):
+                    starts.append(first)
+                    break
+    return starts
 
 
 def read_documents(
@@ -212,21 +235,21 @@ def read_documents(
         if kind == records.TEXT:
             documents = _split_documents(_read_blocks(part, *faults), boundary, path, long, started)
         else:
-            documents, started[0] = _read_rows(path, kind, text_column, id_column, without, long), True
+            documents, started[0] = _read_rows(part, kind, text_column, id_column, without, long), True
         for text, name in documents:
             if text := (text.replace(word_separator, " ") if word_separator else text).strip():
                 found = True
                 yield Document(text, name)
         if not found:
-            empty.add(f"{path} at byte 0")
+            empty.add(f"{path} at byte {part.start}")
     for counter in (*faults, empty, long, without):
         counter.report()
     return started[0]
 
 
-def _read_rows(path, kind, text_column, id_column, without, long) -> Iterator[Document]:
+def _read_rows(part, kind, text_column, id_column, without, long) -> Iterator[Document]:
     """The documents of a file of records; one that is too long in pieces."""
-    for where, text, name in records.read_rows(path, kind, text_column, id_column):
+    for where, text, name in records.read_rows(part.path, kind, text_column, id_column, part.start, part.end):
         text = text_files.SURROGATE.sub("\ufffd", (text or "").replace("\r\n", "\n").replace("\0", ""))
         if not text.strip():
             without.add(where)

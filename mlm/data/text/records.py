@@ -12,6 +12,7 @@ import io
 import itertools
 import lzma
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -80,6 +81,12 @@ def detect_kind(path: str) -> str:
     return KIND_BY_ENDING.get(_strip_ending(path)[1], TEXT)
 
 
+def is_divisible(path: str) -> bool:
+    """Whether a part of a file can be read alone: of text, of JSON lines, or of Parquet, not compressed again."""
+    kind = detect_kind(path)
+    return not find_compression(path) and (kind in (TEXT, PARQUET) or (kind == JSON and not _is_array(path)))
+
+
 def list_folder(field: str, folder: Path) -> list[Path]:
     """The files of a folder and those below it, by their endings; of one that `datasets` saved, those it names.
 
@@ -146,10 +153,12 @@ def read_lines(path: Path, max_line_bytes: int = text_files.MAX_LINE_BYTES) -> I
     errors.require(number > 0, f"{path}, line 1", "", "an example; the file is empty")
 
 
-def read_rows(path: str, kind: str, column: str, id_column: str = "") -> Iterator[tuple[str, str | None, str]]:
+def read_rows(
+    path: str, kind: str, column: str, id_column: str = "", start: int = 0, end: int | None = None
+) -> Iterator[tuple[str, str | None, str]]:
     """Triples (where, text, id) of the rows of a file of records, as they stand; None where a row has no text.
 
-    id: what id_column says, which `where` names too; "" where it says nothing.
+    id: what id_column says, which `where` names too; "" where it says nothing. start, end: as of `read_records`.
 
     Raises ConfigError as `read_records`, and for a column that is not there or holds no texts.
     """
@@ -162,7 +171,7 @@ def read_rows(path: str, kind: str, column: str, id_column: str = "") -> Iterato
             errors.require_one_of("config.data.id_column", id_column, list(has_text))
         return list(dict.fromkeys(filter(None, [chosen, id_column])))
 
-    for where, record in read_records(path, kind, select):
+    for where, record in read_records(path, kind, select, start, end):
         text, name = record.get(chosen), record.get(id_column) if id_column else None  # an index has no name
         errors.require(name is None or isinstance(name, str | int), f"{where}: {id_column}", name, "a text or integer")
         where += f" ({id_column} {name})" if name is not None else ""
@@ -171,26 +180,31 @@ def read_rows(path: str, kind: str, column: str, id_column: str = "") -> Iterato
 
 
 def read_records(
-    path: str, kind: str, select: ColumnSelector = list, **layout: bool
+    path: str, kind: str, select: ColumnSelector = list, start: int = 0, end: int | None = None, **layout: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Pairs (where, row) of a file of records; a row is values by column.
 
-    select: the columns to read of those that there are, given whether each holds texts. layout: of csv and tsv, as
+    select: the columns to read of those that there are, given whether each holds texts. start, end: bytes of a part of
+    a file that `is_divisible`, whose rows are numbered on their own; None: the whole file. layout: of csv and tsv, as
     `_read_delimited` has it.
 
     Raises ConfigError, which names file and line or row, for a file that is damaged, and for a missing extra.
     """
-    number = 0
+    number, part = 0, {} if end is None else {"start": start, "end": end}
     try:
-        for found in READERS[kind](path, select, **layout):
+        for found in READERS[kind](path, select, **part, **layout):
             number += 1
             yield found
     except errors.ConfigError:
         raise
     except (*DAMAGE, ValueError, NotImplementedError) as error:  # the last: of pyarrow
         raise errors.ConfigError(
-            f"{path}, row {number + 1}: {errors.first_line(error)}; expected a complete {kind} file"
+            f"{_name_part(path, start)}, row {number + 1}: {errors.first_line(error)}; expected a complete {kind} file"
         ) from None
+
+
+def _name_part(path: str, start: int) -> str:
+    return f"{path} from byte {start}" if start else path
 
 
 def parse_text(value: Any, where: str) -> str:
@@ -213,28 +227,36 @@ def choose_column(field: str, path: str, wanted: str, has_text: Mapping[str, boo
     return wanted
 
 
-def _read_json(path: str, select: ColumnSelector) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, (where, value) in enumerate(_read_json_values(path)):
+def _read_json(
+    path: str, select: ColumnSelector, start: int = 0, end: int = sys.maxsize
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    first = itertools.islice(_read_json_values(path), 1) if start else ()  # by which all parts select their columns
+    for number, (where, value) in enumerate(itertools.chain(first, _read_json_values(path, start, end))):
         errors.require(isinstance(value, dict), where, value, "a JSON object")
         if not number:
             select({name: x is None or isinstance(x, str) for name, x in value.items()})
-        yield where, value
+        if number or not start:
+            yield where, value
 
 
-def _read_json_values(path: str) -> Iterator[tuple[str, Any]]:
+def _is_array(path: str) -> bool:
     with open_file(path) as file:
-        start = file.read(text_files.START_BYTES).removeprefix(text_files.BOM).lstrip()
+        return file.read(text_files.START_BYTES).removeprefix(text_files.BOM).lstrip().startswith(b"[")
+
+
+def _read_json_values(path: str, start: int = 0, end: int = sys.maxsize) -> Iterator[tuple[str, Any]]:
+    is_array, name = _is_array(path), _name_part(path, start)
     with open_file(path) as file:
-        if start.startswith(b"["):
+        if is_array:
             raw = file.read(MAX_ARRAY_BYTES + 1)
             expected = f"an array of at most {MAX_ARRAY_BYTES:,} bytes, or a JSON object a line"
             errors.require(len(raw) <= MAX_ARRAY_BYTES, path, f"{len(raw):,} bytes or more", expected)
             values = text_files.parse_json(raw.removeprefix(text_files.BOM).decode(), Path(path))
             yield from _number_rows(path, values)
             return
-        for number, line in text_files.iterate_lines(file, path, MAX_ROW_BYTES):
+        for number, line in text_files.iterate_lines(file, name, MAX_ROW_BYTES, start, end):
             if line.strip():
-                yield f"{path}, line {number}", text_files.parse_json(line, Path(path), number)
+                yield f"{name}, line {number}", text_files.parse_json(line, Path(name), number)
 
 
 def _number_rows(path: str, rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
@@ -278,13 +300,27 @@ def _split_quoted(path: str, lines: Iterable[tuple[int, str]], delimiter: str) -
         raise errors.ConfigError(f"{path}, line {first_line}: {error}; expected {expected}") from None
 
 
-def _read_parquet(path: str, select: ColumnSelector) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_parquet(
+    path: str, select: ColumnSelector, start: int = 0, end: int = sys.maxsize
+) -> Iterator[tuple[str, dict[str, Any]]]:
     _require_uncompressed(path, PARQUET)
     parquet = import_pyarrow(path, "pyarrow.parquet")
     with parquet.ParquetFile(path) as file:
         columns = _select_columns(path, file.schema_arrow, select)
-        batches = file.iter_batches(BATCH_ROWS, columns=columns)
-        yield from _number_rows(path, itertools.chain.from_iterable(batch.to_pylist() for batch in batches))
+        groups = [number for number, place in enumerate(_locate_row_groups(file.metadata)) if start <= place < end]
+        batches = file.iter_batches(BATCH_ROWS, groups, columns)
+        rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+        yield from _number_rows(_name_part(path, start), rows)
+
+
+def locate_row_groups(path: str) -> list[int]:
+    """The byte at which each row group of a Parquet file begins."""
+    return _locate_row_groups(import_pyarrow(path, "pyarrow.parquet").read_metadata(path))
+
+
+def _locate_row_groups(metadata: Any) -> list[int]:
+    columns = (metadata.row_group(number).column(0) for number in range(metadata.num_row_groups))
+    return [column.dictionary_page_offset or column.data_page_offset for column in columns]
 
 
 def _read_arrow(path: str, select: ColumnSelector) -> Iterator[tuple[str, dict[str, Any]]]:

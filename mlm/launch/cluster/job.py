@@ -1,6 +1,7 @@
 """The interface of the clusters: what a job is, and what every kind of cluster can do with it."""
 
 import contextlib
+import hashlib
 import re
 import shlex
 import shutil
@@ -10,10 +11,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from mlm.base import errors
+from mlm.base import buckets, errors, fields, files, text_files
 from mlm.launch.cluster.accelerators import GPUS
 
 NO_OPTIONS = MappingProxyType({})
+GLOB_FIELDS = ("data.path", "data.validation_path")  # separated by commas
+PATH_FIELDS = (
+    *(*GLOB_FIELDS, "data.sources", "data.task_path", "data.parallel_path", "data.tfds_dir", "tokenizer.path"),
+    *("init.run", "init.hub", "distillation.teacher", "downstream.path", "eval.sts"),
+)
 
 
 class Job(NamedTuple):
@@ -30,9 +36,10 @@ class Job(NamedTuple):
     hours: float = 24.0  # after which the cluster may end a command
     max_running: int = 8  # commands that run at the same time
     after: tuple[Path, ...] = ()  # files of jobs that must have ended before, successfully or not
-    runs_folder: str = ""  # holds the runs of the commands: a path on all hosts, or gs://...
+    output_folder: str = ""  # holds what the commands write: a path on all hosts, or gs://...
     options: Mapping[str, str] = NO_OPTIONS  # values of all Cluster.options, by name
     data_paths: tuple[tuple[str, str], ...] = ()  # (field, file or folder here that the commands read)
+    output_field: str = "config.workdir"  # that names output_folder
 
 
 class ClusterOption(NamedTuple):
@@ -116,6 +123,29 @@ def parse_variables(job: Job) -> dict[str, str]:
     return variables
 
 
+def make_job_name(subject: str, identity: object) -> str:
+    """A job's name: `subject`, as far as it may stand there, and a digest of what tells the job from others."""
+    digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:6]
+    words = re.sub(r"[^a-z0-9]+", "-", f"mlm-{subject}".lower()).strip("-")[:26].strip("-")
+    return f"{words}-{digest}"
+
+
+def find_data_paths(configs: Sequence) -> tuple[tuple[str, str], ...]:
+    """(field, path): the files and folders outside buckets that runs read, each once."""
+    found = {}
+    for cfg in configs:
+        values = fields.flatten(cfg)
+        for name in PATH_FIELDS:
+            paths = text_files.split_paths(values[name]) if name in GLOB_FIELDS else [values[name].strip()]
+            is_dataset = name == "data.task_path" and cfg.data.labelled.format == "tfds"
+            if is_dataset or (name, paths) == ("distillation.teacher", ["posterior"]):  # no path, but a name
+                paths = []
+            for path in filter(None, paths):
+                if not buckets.is_bucket_path(path) and not path.startswith("hf:"):
+                    found[f"--config.{name}", path] = None
+    return tuple(found)
+
+
 def relocate_commands(job: Job, python: str, code_folder: str) -> list[list[str]]:
     """The commands for hosts where Python and the copied code have other paths than here."""
     return [
@@ -158,6 +188,22 @@ def split_flags(job: Job, name: str, dashes: str = "--") -> list[str]:
     raise errors.ConfigError(
         f"--option={name} = {job.options[name]!r}: expected flags, each as --name=value, separated by spaces"
     )
+
+
+def write_script(cluster: Cluster, job: Job) -> Path:
+    """Writes the job's file, which identifies it; returns its path."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    path = job.folder / cluster.FILE
+    files.write_text(path, cluster.render_script(job))
+    return path
+
+
+def print_submission(cluster: Cluster, jobs: Sequence[Job]) -> None:
+    """Prints the lines that would submit the jobs, then their files."""
+    for job in jobs:
+        print(cluster.format_submission(job, job.folder / cluster.FILE))
+    for job in jobs:
+        print(f"\n==> {job.folder / cluster.FILE} <==\n{cluster.render_script(job)}", end="")
 
 
 def require_tools(names: Sequence[str]) -> None:

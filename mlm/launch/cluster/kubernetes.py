@@ -87,19 +87,19 @@ def check_job(job: Job) -> None:
 
 def check_paths(job: Job) -> None:
     """Raises ConfigError for a path that the pods do not see."""
-    options, in_bucket, field = job.options, job.runs_folder.startswith("gs://"), "--config.workdir"
+    options, in_bucket, field = job.options, job.output_folder.startswith("gs://"), f"--{job.output_field}"
     if options["claim"]:
         mount = Path(options["mount"])
         is_plain = mount.is_absolute() and ".." not in mount.parts
         errors.require(is_plain, "--option=mount", options["mount"], "an absolute path without .., with claim")
-        for path in (job.code_folder, *([] if in_bucket else [job.submit_folder / job.runs_folder])):
-            errors.require(is_within(path, mount), field, job.runs_folder, f"a folder in {mount}, which the pods see")
+        for path in (job.code_folder, *([] if in_bucket else [job.submit_folder / job.output_folder])):
+            errors.require(is_within(path, mount), field, job.output_folder, f"a folder in {mount}, which the pods see")
     else:
         expected = (
             "gs://..., or --option=claim=NAME: pods see no disk of this machine, and their own disks are deleted with "
             "them"
         )
-        errors.require(in_bucket, field, job.runs_folder, expected)
+        errors.require(in_bucket, field, job.output_folder, expected)
     visible = [name for name in ([options["mount"]] if options["claim"] else []) + options["data"].split(",") if name]
     start_folder = job.submit_folder if options["claim"] else working_dir(job)
     expected = f"gs://..., or a path in {' or '.join([*visible, '--option=data=FOLDER,...'])}, which the pods see"

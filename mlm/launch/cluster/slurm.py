@@ -53,7 +53,7 @@ def check_job(job: Job) -> None:
     for field, path in job.data_paths:
         errors.require(not is_private(job, path), field, path, f"a path on a disk that all hosts share; {own}")
     for field, path in (
-        ("config.workdir", job.runs_folder),
+        (job.output_field, job.output_folder),
         ("the folder that this is called from", job.submit_folder),
         ("the interpreter", job.commands[0][0]),
     ):

@@ -63,7 +63,7 @@ def check_job(job: Job) -> None:
         is_here = not Path(name).is_absolute() and ".." not in Path(name).parts and (job.submit_folder / name).exists()
         errors.require(is_here, "--option=files", name, f"files and folders in {job.submit_folder}, by relative paths")
     expected = "gs://BUCKET/FOLDER: a TPU's hosts do not see this machine's disks, and theirs are deleted with them"
-    errors.require(job.runs_folder.startswith("gs://"), "--config.workdir", job.runs_folder, expected)
+    errors.require(job.output_folder.startswith("gs://"), f"--{job.output_field}", job.output_folder, expected)
     expected = "gs://..., or a relative path that --option=files copies to the hosts, which do not see this disk"
     for field, path in job.data_paths:
         is_copied = any(Path(os.path.normpath(path)).is_relative_to(name) for name in split_names(options["files"]))

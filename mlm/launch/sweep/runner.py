@@ -9,7 +9,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from mlm.base import config, errors, files
+from mlm.base import config, errors, files, machine
 from mlm.launch.sweep import worker
 from mlm.launch.sweep.subprocess_worker import WorkerEnded, describe_exit, start_process
 from mlm.launch.sweep.sweep_state import LOG_PREFIX, SweepDisplay, is_done, read_state
@@ -64,7 +64,7 @@ class SweepRunner:
         self.workers: list[WorkerProcess] = []
         self.num_started = 0
         count = min(num_workers, len(self.waiting))
-        cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+        cpus = machine.list_cores()
         shares = (cpus[i::count] or [cpus[i % len(cpus)]] for i in range(count))
         self.free_cpus: list[Sequence[int]] = [*shares]  # of workers not started
 

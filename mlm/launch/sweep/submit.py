@@ -7,8 +7,6 @@ When all commands have ended, one more job makes the table and the report.
 """
 
 import contextlib
-import hashlib
-import re
 import sys
 import threading
 import time
@@ -16,76 +14,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import buckets, config, errors, fields, files, text_files
+from mlm.base import buckets, config, errors, fields, files
+from mlm.launch import code_snapshot
 from mlm.launch.cluster import CLUSTERS
 from mlm.launch.cluster.accelerators import ACCELERATORS
-from mlm.launch.cluster.job import Job, choose_table_options, parse_options, require_tools
+from mlm.launch.cluster.job import (
+    Job,
+    choose_table_options,
+    find_data_paths,
+    make_job_name,
+    parse_options,
+    print_submission,
+    require_tools,
+    write_script,
+)
 from mlm.launch.sweep import jobs, sweep_points, sweep_state
-from mlm.training.run import provenance, resolution
+from mlm.training.run import resolution
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.step import program
 
-GLOB_FIELDS = ("data.path", "data.validation_path")  # separated by commas
-PATH_FIELDS = (
-    *(*GLOB_FIELDS, "data.sources", "data.task_path", "data.parallel_path", "data.tfds_dir", "tokenizer.path"),
-    *("init.run", "init.hub", "distillation.teacher", "downstream.path", "eval.sts"),
-)
-ROOT = Path(__file__).parents[3]
-PACKAGES = ("mlm", "configs", "experiments")
-SETUP_FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")  # with which a host installs the project
-USER_FOLDER = "user"  # holds the user's files that are in none of the packages
 BUCKET_SECONDS = 8  # that a dry run waits for a bucket
-
-
-class CodeSnapshot(NamedTuple):
-    """A copy of the code: where it lies, and what is in it."""
-
-    folder: Path  # named by a digest of its content, so that a sweep that is submitted twice shares it
-    files: dict[str, Path]  # where the files are now, by their paths in the folder
-
-
-def make_snapshot(root: Path, user_files: tuple[str, ...]) -> CodeSnapshot:
-    """What to copy below a sweep's folder: the packages, the files that install them, and the user's files."""
-    sources = {
-        str(path.relative_to(ROOT)): path
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*"))
-        if path.is_file()
-        and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts)
-    }
-    sources |= {name: ROOT / name for name in SETUP_FILES if (ROOT / name).exists()}
-    sources |= {path_in_snapshot(path): Path(path) for path in user_files}
-    return CodeSnapshot(Path(files.local_folder(root).absolute(), "code", hash_files(sources)), sources)
-
-
-def path_in_snapshot(path: str) -> str:
-    """The path in the copy of a user's file, which may be in one of the packages."""
-    real = Path(path).resolve()
-    if real.is_relative_to(ROOT) and real.relative_to(ROOT).parts[0] in PACKAGES:
-        return str(real.relative_to(ROOT))
-    return f"{USER_FOLDER}/{real.name}"
-
-
-def hash_files(paths: dict[str, Path]) -> str:
-    """Twelve hexadecimal digits that identify the files' names and contents."""
-    text = "".join(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for name, path in sorted(paths.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def write_snapshot(snapshot: CodeSnapshot) -> None:
-    """Copies the files, unless that was done before. Raises ConfigError if the existing copy has changed."""
-    if snapshot.folder.exists():
-        copies = {name: snapshot.folder / name for name in snapshot.files}
-        unchanged = all(path.is_file() for path in copies.values()) and hash_files(copies) == snapshot.folder.name
-        expected = "an unchanged copy; remove it once no job of this sweep runs"
-        errors.require(unchanged, "copied code", str(snapshot.folder), expected)
-        return
-    with files.atomic_folder(snapshot.folder) as temporary:
-        for name, path in snapshot.files.items():
-            copy = temporary / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(path.read_bytes())
-        files.write_json(temporary / provenance.SNAPSHOT_FILE, provenance.describe_source())
 
 
 class SubmitOptions(NamedTuple):
@@ -129,27 +77,6 @@ def group_points(points: Sequence, max_running: int, points_per_command: int) ->
     return groups
 
 
-def format_config_flag(name: str, value) -> str:
-    """The flag that sets a field."""
-    return f"--config.{name}={str(value).lower() if isinstance(value, bool) else value}"
-
-
-def find_data_paths(configs: Sequence) -> tuple[tuple[str, str], ...]:
-    """(field, path): the files and folders outside buckets that runs read, each once."""
-    found = {}
-    for cfg in configs:
-        values = fields.flatten(cfg)
-        for name in PATH_FIELDS:
-            paths = text_files.split_paths(values[name]) if name in GLOB_FIELDS else [values[name].strip()]
-            is_dataset = name == "data.task_path" and cfg.data.labelled.format == "tfds"
-            if is_dataset or (name, paths) == ("distillation.teacher", ["posterior"]):  # no path, but a name
-                paths = []
-            for path in filter(None, paths):
-                if not buckets.is_bucket_path(path) and not path.startswith("hf:"):
-                    found[f"--config.{name}", path] = None
-    return tuple(found)
-
-
 def make_sweep_command(verb: str, experiment: str, flags: Sequence[str], points: Sequence = ()) -> tuple[str, ...]:
     """A command for the same sweep as the submitted one; points: those that it selects, if not all."""
     selected = [f"--points={','.join(map(sweep_points.point_name, points))}"] if points else []
@@ -166,7 +93,7 @@ def make_train_command(cfg, base_config, config_paths: Sequence[str], options: S
     flags = [*(f"--config={path}" for path in config_paths), "--distributed", f"--expect_processes={num_hosts}"]
     if accelerator:
         flags.append(f"--expect_devices={accelerator.num_devices * num_hosts // accelerator.num_hosts}")
-    flags += [format_config_flag(name, value) for name, value in changes.items()]
+    flags += [fields.format_flag(name, value) for name, value in changes.items()]
     return (sys.executable, "-m", "mlm", "train", *flags)
 
 
@@ -184,25 +111,15 @@ def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
         "machine with this accelerator"
     )
     errors.require(all(cfg.train.steps for cfg in sweep.configs), "--budget", "seconds", expected)
-    user_files = (sweep.experiment_path, *([strip_argument(sweep.config_path)] if sweep.config_path else []))
-    snapshot = make_snapshot(sweep.root, user_files)
+    snapshot = code_snapshot.make_snapshot(sweep.root, (sweep.experiment_path, *filter(None, [sweep.config_path])))
     if options.dry_run:
-        planned = [job for job, _ in make_jobs(sweep, snapshot, options)]
-        for job in planned:
-            print(cluster.format_submission(job, job.folder / cluster.FILE))
-        for job in planned:
-            print(f"\n==> {job.folder / cluster.FILE} <==\n{cluster.render_script(job)}", end="")
+        print_submission(cluster, [job for job, _ in make_jobs(sweep, snapshot, options)])
         return
     require_tools(cluster.TOOLS)
     with jobs.lock_registry(sweep.root):
         for job, points in make_jobs(sweep, snapshot, options):
-            write_snapshot(snapshot)
+            code_snapshot.write_snapshot(snapshot)
             submit_job(sweep.root, job, points, options.cluster)
-
-
-def strip_argument(path: str) -> str:
-    """The file of FILE:ARGUMENT, as --config takes it."""
-    return path if Path(path).exists() else path.partition(":")[0]
 
 
 def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
@@ -218,11 +135,7 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
     if not remaining and (has_table_job or not any(any(job.points) for job in earlier)):
         return []
 
-    experiment, *config_paths = (
-        f"{snapshot.folder / path_in_snapshot(strip_argument(path))}{path.removeprefix(strip_argument(path))}"
-        for path in (sweep.experiment_path, sweep.config_path)
-        if path
-    )
+    experiment, *config_paths = map(snapshot.find_copy, filter(None, (sweep.experiment_path, sweep.config_path)))
     flags = [*(f"--config={path}" for path in config_paths), *sweep.flags]
     if count_hosts(options) > 1:
         groups = [[cfg] for cfg in remaining]
@@ -231,7 +144,7 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
         groups = group_points(remaining, options.max_running, options.points_per_command)
         commands = [make_sweep_command("run", experiment, [*flags, *sweep.training_flags], group) for group in groups]
     points = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
-    name = make_job_name(sweep.root, len(submitted), points)
+    name = make_job_name(sweep.root.name, (str(files.make_absolute(sweep.root)), len(submitted), points))
     folder = Path(files.local_folder(sweep.root).absolute(), "jobs")
     train_job = Job(
         name,
@@ -308,9 +221,7 @@ def select_unsubmitted(configs: Sequence, places: dict, readable: bool) -> tuple
 def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_name: str) -> None:
     """Records a job, then submits it: after a kill in between, its name tells whether the cluster has it."""
     cluster = CLUSTERS[cluster_name]
-    job.folder.mkdir(parents=True, exist_ok=True)
-    path = job.folder / cluster.FILE
-    files.write_text(path, cluster.render_script(job))
+    path = write_script(cluster, job)
     submitted = jobs.read_jobs(root)
     record = jobs.SubmittedJob(str(path), cluster_name, points, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     jobs.write_jobs(root, [*submitted, record])
@@ -322,10 +233,3 @@ def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_nam
     content = f"{sum(map(len, points))} points in {len(job.commands)} commands, at most {job.max_running} at a time"
     content = content if any(points) else "after them the table and the report"
     print(f"{cluster_job}: {content}; output: {job.folder}", flush=True)
-
-
-def make_job_name(root: Path, num_submitted: int, points) -> str:
-    """A job's name: unique among the jobs of this sweep, and of others."""
-    digest = hashlib.sha256(repr((str(files.make_absolute(root)), num_submitted, points)).encode()).hexdigest()[:6]
-    words = re.sub(r"[^a-z0-9]+", "-", f"mlm-{root.name}".lower()).strip("-")[:26].strip("-")
-    return f"{words}-{digest}"
