@@ -18,9 +18,9 @@ Scales     quick: four models, one seed, for a first look. trials: four learning
            experiments/benchmark. mixers: the Transformer beside models without attention and recurrence (gated
            convolution, gMLP, FNet), micro size, three seeds, laptop's examples and masks, each with a search of its
            own. FNet's paper has 92% to 97% of BERT's accuracy on GLUE (arXiv 2105.03824, abstract). mixers_quick: 40
-           steps, to see that they run. text: laptop's models at micro size on WikiText-2, three seeds, 32,000 examples, with
-           what laptop's search chose. paper: all at base size, three seeds, BERT's batch size, English Wikipedia, for an
-           accelerator; all have BERT's learning rate, tuned for none of them.
+           steps, to see that they run. text: laptop's models at micro size on WikiText-2, three seeds, 32,000 examples,
+           with what laptop's search chose. paper: all at base size, three seeds, BERT's batch size, English Wikipedia,
+           for an accelerator; all have BERT's learning rate, tuned for none of them.
 Cost       quick: a minute or two per point on 2 CPU cores. trials: 168 points, two and a half hours. laptop: 42 points,
            80 minutes. long: 12 points, 84 minutes. recurrences: 21 points, an hour, and 56 trials, another. mixers:
            12 points, 22 minutes, and 32 trials, 40. All with --workers=2; long is measured, so are recurrences and
