@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 from mlm.base import estimates
-from mlm.report import series
 
 
 def test_wilsons_interval_is_scipys_and_has_a_width_where_all_agree():
@@ -95,19 +94,3 @@ def test_scores_of_many_sums_at_once_are_those_of_each(of):
     alone = [estimates.SCORE_FUNCTIONS[of](*sums_C) for sums_C in every_RxC.tolist()]
     np.testing.assert_allclose(together, alone, rtol=1e-12)
     assert np.isfinite(together).all() and np.ptp(together) > 0
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-def test_one_example_has_no_error_and_no_interval_and_accuses_nobody_of_a_leak(rows):
-    """Also where it is the first of several windows, which count nothing."""
-    score = estimates.Score("excess_loss", "", ("excess_nats", "weight"), better=-1)
-    columns = {
-        name: np.array([value, *[0.0] * (rows - 1)]) for name, value in (("excess_nats", -0.01), ("weight", 5.0))
-    }
-    value, error = estimates.compute_score(score, columns)
-    assert value == -0.002 and np.isnan(error)
-    run = {"scores": [score._asdict()], "evaluation": {"excess_loss": value, "excess_loss_se": error}}
-    assert series.find_leaks(run) == []
-    assert estimates.normal_interval(run["evaluation"], "excess_loss") == (value, None, None)
-    two = {name: np.array([*column, 1.0]) for name, column in columns.items()}
-    assert estimates.compute_score(score, two)[1] > 0

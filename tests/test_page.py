@@ -190,15 +190,6 @@ def test_data_cannot_end_the_script_that_holds_it(tmp_path):
     assert not set("<>&") & set(held) and "</script><!-- & -->" in json.loads(held)[1][3]
 
 
-def test_an_error_that_is_not_known_is_no_part_of_the_page_s_data(tmp_path):
-    results = pages.sweep(tmp_path)
-    results[0]["evaluation"]["excess_loss_se"] = float("nan")
-    text = page.render_page("a", pages.EXPERIMENT, page.Findings(), results, 8)
-    (held,) = re.findall(r'id="run-columns">(.*)</script>', text)
-    columns = {name: values for name, _, _, values, *_ in json.loads(held, parse_constant=pytest.fail)}
-    assert columns["excess_loss_se"][:2] == [None, 0.01]
-
-
 def test_a_sweep_without_results_has_a_page_too(tmp_path):
     text = page.write_report(tmp_path, architectures, [], 12).read_text()
     assert "0 of 12" in text and "<table" not in text

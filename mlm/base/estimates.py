@@ -113,8 +113,7 @@ def compute_score(score: Score, columns: Mapping[str, np.ndarray]) -> tuple[floa
 
     The error follows from the delta method: an example changes the score by the partial derivatives of its function at
     the sums, times the example's own values. The derivatives are complex-step derivatives (Squire & Trapp 1998), exact
-    up to rounding. For a ratio of sums this is the error of the ratio estimator (Cochran 1977, section 2.11). It is NaN
-    where fewer than two examples have a weight.
+    up to rounding. For a ratio of sums this is the error of the ratio estimator (Cochran 1977, section 2.11).
     """
     value_CxN = [np.asarray(columns[name], np.float64) for name in score.columns]
     sums, count, function = [value_N.sum() for value_N in value_CxN], len(value_CxN[0]), SCORE_FUNCTIONS[score.function]
@@ -122,8 +121,7 @@ def compute_score(score: Score, columns: Mapping[str, np.ndarray]) -> tuple[floa
     means = [total / weight for total in sums]
     changes = (_partial_derivative(function, means, index) * value_N for index, value_N in enumerate(value_CxN))
     change_N = sum(changes, np.zeros(count))
-    num_used = np.count_nonzero(value_CxN[-1])
-    variance = (change_N**2).sum() * count / (count - 1) if num_used > 1 else math.nan
+    variance = (change_N**2).sum() * count / max(count - 1, 1)
     return float(function(*means)), float(math.sqrt(variance) / weight)
 
 
@@ -197,10 +195,8 @@ def seed_range(values: Sequence[float] | np.ndarray) -> SeedRange:
 
 
 def normal_interval(values: Mapping[str, float], name: str) -> ItemInterval:
-    """A value with its 95% interval from the standard error, which `values` hold as NAME_se; none where that is NaN."""
+    """A value with its 95% interval from the standard error, which `values` hold as NAME_se."""
     half_width = 1.96 * values[f"{name}_se"]
-    if math.isnan(half_width):
-        return ItemInterval(values[name], None, None)
     return ItemInterval(values[name], values[name] - half_width, values[name] + half_width)
 
 

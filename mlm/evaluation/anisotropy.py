@@ -141,7 +141,7 @@ def measure_geometry(h_WxD, example_W, groups: Sequence[np.ndarray], random_grou
         ("explained_adjusted", explained_variance - random_variance),
     ):
         result[name] = float(values.mean())
-        result[f"{name}_se"] = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
+        result[f"{name}_se"] = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
     return result
 
 

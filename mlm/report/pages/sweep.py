@@ -264,8 +264,7 @@ def collect_runs(
 
     def measure(kind: str, columns: Sequence[Column]) -> Iterator[RunColumn]:
         for name, title, form, _ in columns:
-            found = (result["evaluation"].get(name, result.get(name)) for result in results)
-            values = [None if value != value else value for value in found]  # JSON has no NaN
+            values = [result["evaluation"].get(name, result.get(name)) for result in results]
             if any(value is not None for value in values):
                 yield RunColumn(name, title, kind, values, form)
 
