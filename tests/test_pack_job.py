@@ -1,5 +1,6 @@
 """Packing as a job of a cluster: its commands, run one after the other from the job's file, give what one process packs."""
 
+import json
 import os
 import random
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import clouds
 import own_slurm
 import pytest
 import yaml
@@ -113,6 +115,28 @@ def test_a_job_that_is_in_the_queue_is_not_submitted_again(words, tools, capsys)
         entry.run_command(add_cluster(words, "slurm", ""))
         assert ("1 of 2 tasks are queued or running; submitted nothing" in capsys.readouterr().out) == bool(state)
     assert len(own_slurm.list_calls(tools, "sbatch")) == 2
+
+
+def test_a_job_of_pods_that_has_ended_is_submitted_again_under_another_name(tmp_path, words, monkeypatch):
+    cloud = clouds.install(tmp_path, monkeypatch)
+    for count in (1, 2):
+        entry.run_command(add_cluster(words, "kubernetes", tmp_path))
+        jobsets = json.loads((cloud / "jobsets.json").read_text())
+        assert len({one["metadata"]["labels"]["mlm-job"] for one in jobsets.values()}) == count
+        for one in jobsets.values():
+            one["status"] = {"terminalState": "Failed"}
+        (cloud / "jobsets.json").write_text(json.dumps(jobsets))
+
+
+def test_jobs_of_two_folders_with_one_cache_differ(tmp_path, words, tools, monkeypatch):
+    words = [word.replace("cache_dir=cache", f"cache_dir={tmp_path / 'cache'}") for word in words]
+    for folder in (tmp_path, tmp_path / "b"):
+        folder.mkdir(exist_ok=True)
+        (folder / "a.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes())
+        monkeypatch.chdir(folder)
+        entry.run_command(add_cluster(words, "slurm", ""))
+    first, second = (Path(call.split()[-1]).parent.name for call in own_slurm.list_calls(tools, "sbatch"))
+    assert first.rpartition("-")[0] != second.rpartition("-")[0]
 
 
 def test_a_cache_that_pods_do_not_see_is_named(words):

@@ -67,7 +67,8 @@ def _make_phase_config(cfg: Config, number: int) -> Config:
 
 def select_model(cfg: Config, step: int) -> Config:
     """The config with the model as it is in the phase of a step, counted from 1: phases may have their rotary bases."""
-    phase = next(phase for phase in list_phases(cfg) if step <= phase.end_step)
+    *earlier, last = list_phases(cfg)
+    phase = next((phase for phase in earlier if step <= phase.end_step), last)
     return fields.override(cfg, {"model.rope_theta": phase.cfg.model.rope_theta})
 
 

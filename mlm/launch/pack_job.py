@@ -13,15 +13,8 @@ from mlm.base import config, files
 from mlm.data.rows import pack
 from mlm.launch import code_snapshot
 from mlm.launch.cluster import CLUSTERS
-from mlm.launch.cluster.job import (
-    Job,
-    find_data_paths,
-    make_job_name,
-    parse_options,
-    print_submission,
-    require_tools,
-    write_script,
-)
+from mlm.launch.cluster.job import Job, find_data_paths, make_job_name, parse_options, print_submission, require_tools
+from mlm.launch.sweep import jobs
 
 
 class PackOptions(NamedTuple):
@@ -44,30 +37,38 @@ def submit_packing(cfg: config.Config, flags: Sequence[str], config_path: str, o
         options: the flags about the job.
     """
     cluster, root = CLUSTERS[options.cluster], files.make_path(cfg.data.cache_dir)
+    identity = str(files.make_absolute(root)), str(Path.cwd()), config_path, tuple(flags), options.tasks
+    name = make_job_name("pack", identity)
     pack.list_divided(cfg)
     pack.warn_of_few_shards(cfg, "--tasks", options.tasks)
     snapshot = code_snapshot.make_snapshot(root, (config_path,) if config_path else ())
     flags = [*([f"--config={snapshot.find_copy(config_path)}"] if config_path else []), *flags]
-    job = make_job(cfg, root, flags, snapshot, options)
-    path = job.folder / cluster.FILE
+    job = make_job(cfg, root, name, flags, snapshot, options)
     cluster.check_job(job)
     if options.dry_run:
         print_submission(cluster, [job])
         return
     require_tools(cluster.TOOLS)
-    if states := cluster.query_states([path])[path] if path.exists() else {}:
-        print(f"{job.name}: {len(states)} of {options.tasks} tasks are queued or running; submitted nothing")
-        return
-    code_snapshot.write_snapshot(snapshot)
-    write_script(cluster, job)
-    print(f"{cluster.submit_job(job, path)}: {options.tasks} tasks; output: {job.folder}")
+    with jobs.lock_registry(root):
+        earlier = [one for one in jobs.read_jobs(root) if Path(one.file).parent.name.startswith(name)]
+        if num_live := sum(map(len, jobs.query_states(earlier).values())):
+            print(f"{name}: {num_live} of {options.tasks} tasks are queued or running; submitted nothing")
+            return
+        code_snapshot.write_snapshot(snapshot)
+        job = make_job(cfg, root, f"{name}-{len(earlier) + 1}", flags, snapshot, options)  # no name serves twice
+        cluster_job = jobs.submit_job(root, job, options.cluster, ((),) * options.tasks)
+    print(f"{cluster_job}: {options.tasks} tasks; output: {job.folder}")
 
 
 def make_job(
-    cfg: config.Config, root: Path, flags: Sequence[str], snapshot: code_snapshot.CodeSnapshot, options: PackOptions
+    cfg: config.Config,
+    root: Path,
+    name: str,
+    flags: Sequence[str],
+    snapshot: code_snapshot.CodeSnapshot,
+    options: PackOptions,
 ) -> Job:
     """The job, of a command for each task."""
-    name = make_job_name("pack", (str(files.make_absolute(root)), flags, options.tasks))
     words = (sys.executable, "-m", "mlm", "pack", *flags, f"--tasks={options.tasks}")
     return Job(
         name,

@@ -29,8 +29,8 @@ def attend(
     model, d = module.model, q_BxLxHxd.shape[-1]
     q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
     rate = 0.0 if key_B is None else model.attention_dropout
-    # The kernels give no weights and take no bias. cuDNN's has no dropout and needs no hash; of a TPU's two, ours keeps
-    # tokens on the lanes of all that it reads and gives, so that the compiler copies none of it, and is the first.
+    # The kernels give no weights and take no bias. cuDNN's, without dropout, needs no hash. On a TPU ours comes before
+    # splash attention, whose inputs and output the compiler copies into another layout.
     if bias_BxHxLxS is None and not module.is_mutable_collection("intermediates"):
         if attention_kernels.can_use_cudnn(model, q, k, visible_Bx1xLxS, rate):
             return attention_kernels.attend_by_cudnn(q, k, v, visible_Bx1xLxS)

@@ -175,12 +175,11 @@ def add_flops(result: dict) -> dict:
 
     They are in proportion to the batches and lengths of the steps so far, which warm-up and phases change.
     """
-    cfg, flops, done, work, records = series.read_config(result), result["flops"], 0, 0.0, []
-    per_batch = flops and flops / phases.count_work(cfg, range(result["steps"]))
-    for record in result["history"]:
-        work += phases.count_work(cfg, range(done, record["step"]))
-        done = record["step"]
-        records.append(record | ({"flops": per_batch * work} if per_batch else {}))
+    cfg, flops, records = series.read_config(result), result["flops"], result["history"]
+    if flops:
+        per_batch = flops / phases.count_work(cfg, range(result["steps"]))
+        work = [phases.count_work(cfg, range(record["step"])) for record in records]
+        records = [record | {"flops": per_batch * one} for record, one in zip(records, work, strict=True)]
     return result | {
         "history": [{name: value for name, value in record.items() if value is not None} for record in records]
     }

@@ -119,10 +119,12 @@ def plan_shards(data: config.Data, num_bytes: int) -> list[Shard]:
 
 def identify_shards(data: config.Data, shard_mb: float) -> dict[str, Any]:
     """What tells the cached files of a divided corpus from others, by name; {} where it is packed as a whole."""
-    paths = files.find_files("config.data.path", data.path, data.text_column) if shard_mb else []
+    if not shard_mb:
+        return {}
+    paths = files.find_files("config.data.path", data.path, data.text_column)
     large = (path for path in paths if os.path.getsize(path) > int(shard_mb * MEGABYTE))
     divides_rows = any(records.detect_kind(path) != records.TEXT and records.is_divisible(path) for path in large)
-    return ({"shard_mb": shard_mb} if shard_mb else {}) | ({"divides": "rows"} if divides_rows else {})
+    return {"shard_mb": shard_mb} | ({"divides": "rows"} if divides_rows else {})
 
 
 def check_running_text(data: config.Data) -> None:

@@ -176,8 +176,10 @@ def divide_file(path: str, boundary: Boundary | None, num_bytes: int) -> list[Fi
     kind, starts = records.detect_kind(path), [0]
     if kind == records.PARQUET:
         starts = _choose_groups(path, num_bytes)
-    elif line_boundary := boundary if kind == records.TEXT else make_boundary("", "line"):
-        starts = _find_lines(path, num_bytes, line_boundary)
+    elif kind == records.JSON:
+        starts = _find_lines(path, num_bytes, lambda line: True)
+    elif boundary:
+        starts = _find_lines(path, num_bytes, boundary)
     if len(starts) == 1:
         return [FilePart(path)]
     return [FilePart(path, start, end) for start, end in itertools.pairwise([*starts, size])]
@@ -225,7 +227,7 @@ def read_documents(
     read to its end.
     """
     faults, started = _make_counters(), [False]
-    empty = WarningCounter("empty files")
+    empty = WarningCounter("empty files, or parts of them")
     without = WarningCounter("rows without text")
     long = WarningCounter(f"documents longer than {MAX_DOCUMENT_LENGTH} characters, cut")
     for path in paths:

@@ -36,7 +36,9 @@ TERMINAL_STATES = "{range .items[*]}<{.status.terminalState}>{end}"
 OPTIONS: Mapping[str, ClusterOption] = {
     "image": ClusterOption("the pods' image: bash, and Python with the packages of pyproject.toml"),
     "namespace": ClusterOption("the namespace", "default"),
-    "claim": ClusterOption("a PersistentVolumeClaim that holds the sweep's folder; none: the runs are in a bucket", ""),
+    "claim": ClusterOption(
+        "a PersistentVolumeClaim that holds the folder of what is written; none: that is in a bucket", ""
+    ),
     "mount": ClusterOption("where the claim is mounted, in the pods as on this machine, such as /mnt/lab", ""),
     "code": ClusterOption("where the project is in the image, if there is no claim", "/mlm"),
     "queue": ClusterOption("a LocalQueue of Kueue, which then limits how many run", ""),

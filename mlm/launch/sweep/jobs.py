@@ -1,5 +1,6 @@
 """The jobs of a sweep that were submitted to clusters, recorded in its folder; and where each of its points stands."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +58,20 @@ def read_jobs(root: Path) -> list[SubmittedJob]:
 def write_jobs(root: Path, jobs: Sequence[SubmittedJob]) -> None:
     """Writes the sweep's submitted jobs."""
     files.write_json_with_digest(registry_path(root), {"jobs": [job._asdict() for job in jobs]})
+
+
+def submit_job(root: Path, job: cluster_job.Job, cluster_name: str, points: tuple[tuple[str, ...], ...]) -> str:
+    """Records a job, then submits it: after a kill in between, its name tells whether the cluster has it.
+
+    Returns the cluster's name for it.
+    """
+    cluster = CLUSTERS[cluster_name]
+    path, submitted = cluster_job.write_script(cluster, job), read_jobs(root)
+    record = SubmittedJob(str(path), cluster_name, points, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    write_jobs(root, [*submitted, record])
+    name = cluster.submit_job(job, path)
+    write_jobs(root, [*submitted, record._replace(cluster_job=name)])
+    return name
 
 
 def query_states(jobs: Sequence[SubmittedJob]) -> dict[str, dict[int, str]]:

@@ -9,7 +9,6 @@ When all commands have ended, one more job makes the table and the report.
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +25,6 @@ from mlm.launch.cluster.job import (
     parse_options,
     print_submission,
     require_tools,
-    write_script,
 )
 from mlm.launch.sweep import jobs, sweep_points, sweep_state
 from mlm.training.run import resolution
@@ -219,17 +217,11 @@ def select_unsubmitted(configs: Sequence, places: dict, readable: bool) -> tuple
 
 
 def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_name: str) -> None:
-    """Records a job, then submits it: after a kill in between, its name tells whether the cluster has it."""
-    cluster = CLUSTERS[cluster_name]
-    path = write_script(cluster, job)
-    submitted = jobs.read_jobs(root)
-    record = jobs.SubmittedJob(str(path), cluster_name, points, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    jobs.write_jobs(root, [*submitted, record])
+    """Submits a job, and prints what it has."""
     for name in (name for names in points for name in names):
         with contextlib.suppress(OSError):  # an earlier failure; the point is tried again
             RunDirectory(root / name).error.unlink()
-    cluster_job = cluster.submit_job(job, path)
-    jobs.write_jobs(root, [*submitted, record._replace(cluster_job=cluster_job)])
+    cluster_job = jobs.submit_job(root, job, cluster_name, points)
     content = f"{sum(map(len, points))} points in {len(job.commands)} commands, at most {job.max_running} at a time"
     content = content if any(points) else "after them the table and the report"
     print(f"{cluster_job}: {content}; output: {job.folder}", flush=True)

@@ -104,9 +104,11 @@ class Evaluate(Hook):
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Evaluates the state, if that is due, and logs the scores."""
         if due:
-            if (phase_cfg := phases.select_model(self.cfg, step)) != self.phase_cfg:
-                built = programs.build_program(phase_cfg, self.packed.dataset_info)
-                self.phase_cfg, self.phase_program = phase_cfg, self.program if phase_cfg == self.cfg else built
+            phase_cfg, program = phases.select_model(self.cfg, step), self.program
+            if phase_cfg not in (self.phase_cfg, self.cfg):
+                program = programs.build_program(phase_cfg, self.packed.dataset_info)
+            if phase_cfg != self.phase_cfg:
+                self.phase_cfg, self.phase_program = phase_cfg, program
             columns = self.references.add_columns(
                 split_scores.evaluate_split(self.cfg, self.phase_program, state, self.packed)
             )
