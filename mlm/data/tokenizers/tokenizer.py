@@ -62,7 +62,7 @@ class Tokenizer(NamedTuple):
 
     @property
     def loses_space(self) -> bool:
-        """Whether texts that differ in the white space around a mark have the same ids, so not known bytes."""
+        """Whether ids do not tell if white space stands before a mark, so that the bytes of a text are not known."""
         return self.encode("cow.") == self.encode("cow .")
 
     def find_word_starts(self, ids_xL: np.ndarray) -> np.ndarray:
