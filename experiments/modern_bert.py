@@ -32,8 +32,8 @@ Run        mlm sweep run experiments/modern_bert.py --scale=laptop --workers=2
 Search     mlm sweep search experiments/modern_bert.py --scale=trials --trials=4 --rungs=1 --workers=2
            --out=experiments/searches/modern_bert-trials.json: four trials a row, each of full length, since a shorter
            one may end on the plateau. On text: --scale=text --trials=4 --workers=2
-           --out=experiments/searches/modern_bert-text.json, four trials of a quarter of the length and the best of them
-           of full length, since no row stays on the plateau there.
+           --out=experiments/searches/modern_bert-text.json, four trials of a quarter of the length, the best of full
+           length. Of the rows with learned positions none leaves token frequencies there, by any trial.
 Scales     quick: the first row and the last, one seed, micro. trials: every row, one seed, micro, for the search.
            laptop: every row, micro and tiny, three seeds, with what the search chose. paper: every row at base size
            and four learning rates, one seed, English Wikipedia.
@@ -41,7 +41,7 @@ Cost       quick: less than 2 minutes on 2 CPU cores; the first row learns nothi
            an hour with --workers=2; laptop: 120 points, three to four hours. paper: 80 points of some 6 hours of an
            H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token. text: the first row and those that
            add up, micro on WikiText-2, 32,000 examples, three seeds, with what a search of its own chose: 33 points,
-           24 minutes, and 44 trials, 20, estimated.
+           24 minutes, estimated, and 44 trials, 65 beside other work.
 Columns    The excess loss, what it is made of (kind of word, number, word) and the plateau as in architectures.py; the
            difference to the row compared, and its p. On text the held-out loss in their place.
 Published  NeoBERT's figure 1 (a ladder on GLUE, one seed) and table 8 of Polish ModernBERT (30% masked for 15%, KLEJ)
