@@ -319,6 +319,7 @@ def test_the_command_packs_shares_and_joins_them(tmp_path, capsys):
         (["--tasks=2", "--task=1", "--cluster=slurm"], "--task = 1: expected .* --cluster in its place"),
         (["--tasks=2", "--cluster=tpu"], "--cluster = 'tpu': expected one of slurm, kubernetes"),
         (["--dry_run"], "--dry_run = True: expected --cluster with it"),
+        (["--hours=3"], "--hours = 3.0: expected --cluster with it"),
         (["--tasks=2", "--task=1", "--option=a=b"], r"--option = \['a=b'\]: expected --cluster with it"),
     ],
 )

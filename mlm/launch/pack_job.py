@@ -55,7 +55,8 @@ def submit_packing(cfg: config.Config, flags: Sequence[str], config_path: str, o
             print(f"{name}: {num_live} of {options.tasks} tasks are queued or running; submitted nothing")
             return
         code_snapshot.write_snapshot(snapshot)
-        job = make_job(cfg, root, f"{name}-{len(earlier) + 1}", flags, snapshot, options)  # no name serves twice
+        own = f"{name}-{len(earlier) + 1}"  # no name serves twice
+        job = job._replace(name=own, folder=job.folder.with_name(own))
         cluster_job = jobs.submit_job(root, job, options.cluster, ((),) * options.tasks)
     print(f"{cluster_job}: {options.tasks} tasks; output: {job.folder}")
 
