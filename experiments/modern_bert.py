@@ -2,12 +2,14 @@
 
 Papers     ModernBERT (Warner et al. 2024, arXiv:2412.13663), NeoBERT (Breton et al. 2025, arXiv:2502.19587) and their
            kin change a dozen things at once. None says what each is worth above a floor that is known exactly.
-Rows       The first has BERT's block, optimizer, schedule and masking rate. Then ten changes (CHANGES), each on top of
-           the row before it ("+ ...") and each alone against the first row ("... alone"). RMSNorm and QK-norm are
-           NeoBERT's and later models', the rest ModernBERT's.
+Rows       The first has BERT's block, optimizer, schedule and masking rate, but RoPE: with BERT's learned positions no
+           row leaves token frequencies in this budget, and a ladder from there compares nothing. Then nine changes
+           (CHANGES), each on top of the row before it ("+ ...") and each alone against the first row ("... alone"), and
+           BERT itself ("learned positions alone"). RMSNorm and QK-norm are NeoBERT's and later models', the rest
+           ModernBERT's.
 Fair       The same examples, steps, batch and masks of the evaluation (15%); parameters outside the embeddings agree
            within 3%, since a gated MLP is two thirds as wide. All rows have the same search of learning rate and
-           warm-up, at micro size, with a seed that no table has and on rows that no table reads; both sizes have what
+           warm-up, at micro size, with a seed that no table has and on rows that no table reads; all sizes have what
            it chose. Initialization, dropout, [MASK] alone and the output layer are the small recipe's in all rows
            (paper: BERT's, but [MASK] alone): the first row is BERT's block, not its recipe.
 Not apart  RoPE takes the table of positions with it, which the embeddings count. Pre-norm brings a norm behind the last
@@ -21,27 +23,27 @@ Window     ModernBERT's local layers see 128 of 1,024 tokens, every third layer 
 Rule       Written before the runs. For each size, seeds are blocks and rows are treatments (randomized block design,
            mlm/report/compare.py): the spread over seeds is pooled over all rows. Each row is compared once: "+ ..."
            with the row before it, "... alone" with the first. The p-values (two-sided) have Holm's correction for all
-           comparisons of a size, 19 in a whole table. A change helps or hurts at a size if its p is below 0.05; it does
-           so at laptop scale if that holds at micro and tiny, in the same direction. All else is a difference with its
-           interval, and no sentence. Under another budget the rule is the same, and its table one of its own.
+           comparisons of a size: 18 in a whole table, 10 at laptop scale. A change helps or hurts at a size if its p is
+           below 0.05; it does so at laptop scale if that holds at micro and tiny, in the same direction. All else is a
+           difference with its interval, and no sentence. Under another budget the rule is the same, and its table one
+           of its own.
 Run        mlm sweep run experiments/modern_bert.py --scale=laptop --workers=2
            Equal seconds: --budget=seconds. Every point, of either size, gets the seconds of the first row at micro
            size.
            Your own text: --config.data.path=... --config.tokenizer.vocab_size=2048 --config.workdir=runs/...; after it
            mlm evaluate runs/.../*/ --blimp=FOLDER, and the table has the accuracy on BLiMP.
-Search     mlm sweep search experiments/modern_bert.py --scale=trials --trials=4 --rungs=1 --workers=2
-           --out=experiments/searches/modern_bert-trials.json: four trials a row, each of full length, since a shorter
-           one may end on the plateau. On text: --scale=text --trials=4 --workers=2
-           --out=experiments/searches/modern_bert-text.json, four trials of a quarter of the length, the best of full
-           length. Of the rows with learned positions none leaves token frequencies there, by any trial.
-Scales     quick: the first row and the last, one seed, micro. trials: every row, one seed, micro, for the search.
-           laptop: every row, micro and tiny, three seeds, with what the search chose. paper: every row at base size
-           and four learning rates, one seed, English Wikipedia.
-Cost       quick: less than 2 minutes on 2 CPU cores; the first row learns nothing in it. The search: 80 points, about
-           an hour with --workers=2; laptop: 120 points, three to four hours. paper: 80 points of some 6 hours of an
-           H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token. text: the first row and those that
-           add up, micro on WikiText-2, 32,000 examples, three seeds, with what a search of its own chose: 33 points,
-           24 minutes, estimated, and 44 trials, 65 beside other work.
+Search     mlm sweep search experiments/modern_bert.py --scale=text --trials=4 --workers=2
+           --out=experiments/searches/modern_bert-text.json: four trials a row of a quarter of the length, the best of
+           full length. The language's: --scale=trials --trials=4 --rungs=1 --workers=2
+           --out=experiments/searches/modern_bert-trials.json, each of full length, since a shorter one may end on the
+           plateau.
+Scales     quick: the first row and the last, one seed, micro. text: every row, micro on WikiText-2, three seeds, with
+           what a search of its own chose. trials: laptop's rows, one seed, micro, for the language's search. laptop:
+           the changes added up and BERT itself, micro and tiny, three seeds, on the language. paper: every row at base
+           size and four learning rates, one seed, English Wikipedia.
+Cost       quick: less than 2 minutes on 2 CPU cores. text: 57 points, COST. trials: 44 points, laptop: 66 points, about
+           40 minutes and two hours with --workers=2. paper: 76 points of some 6 hours of an H200 at 40% of its peak: an
+           estimate from 6 FLOPs per parameter and token.
 Columns    The excess loss, what it is made of (kind of word, number, word) and the plateau as in architectures.py; the
            difference to the row compared, and its p. On text the held-out loss in their place.
 Published  NeoBERT's figure 1 (a ladder on GLUE, one seed) and table 8 of Polish ModernBERT (30% masked for 15%, KLEJ)
@@ -61,7 +63,7 @@ from mlm.report.table import Column
 
 BERT = {
     "model.norm_placement": "post",
-    "model.positions": "learned",
+    "model.positions": "rotary",
     "model.activation": "gelu",
     "model.bias": "all",
     "model.norm": "layernorm",
@@ -73,7 +75,6 @@ BERT = {
 }
 CHANGES = {
     "pre-norm": {"model.norm_placement": "pre"},
-    "RoPE": {"model.positions": "rotary"},
     "GeGLU": {"model.activation": "geglu"},
     "no biases": {"model.bias": "output"},
     "RMSNorm": {"model.norm": "rmsnorm"},
@@ -84,7 +85,8 @@ CHANGES = {
     "30% masked": {"mask.rate": 0.3},
 }
 LAST = [*CHANGES][-1]
-FIRST_ROW = "BERT"
+FIRST_ROW = "BERT with RoPE"
+LEARNED = {"learned positions": {"model.positions": "learned"}}  # back to BERT, so alone
 ALONE = " alone"
 PAPER_TABLES = (
     PaperTable(
@@ -99,13 +101,13 @@ PAPER_TABLES = (
             "and 250M parameters": (85.3,),
             "and 28 x 768": (86.0,),
         },
-        {"BERT": "bert", "RoPE, SwiGLU, RMSNorm": "with_rmsnorm"},
+        {"BERT": "learned_positions_alone", "RoPE, SwiGLU, RMSNorm": "with_rmsnorm"},
     ),
     PaperTable(
         "Polish ModernBERT, table 8",
         ("KLEJ",),
         {"15% masked": (84.16,), "30% masked": (83.88,)},
-        {"15% masked": "bert", "30% masked": "30_masked_alone"},
+        {"15% masked": "bert_with_rope", "30% masked": "30_masked_alone"},
     ),
 )
 
@@ -121,10 +123,12 @@ def build_rows() -> dict[str, dict]:
     for change, changed in CHANGES.items():
         fields = fields | changed
         rows[f"+ {change}"] = fields
-    return rows | {f"{change}{ALONE}": BERT | changed for change, changed in list(CHANGES.items())[1:]}
+    alone = list((CHANGES | LEARNED).items())[1:]  # on top of nothing the first change is alone already
+    return rows | {f"{change}{ALONE}": BERT | changed for change, changed in alone}
 
 
 ROWS = build_rows()
+LANGUAGE_ROWS = tuple(row for row in ROWS if not row.endswith(ALONE) or row.startswith(tuple(LEARNED)))
 SHARED_FIELDS = SMALL | {
     "model.attention_dropout": SMALL["model.dropout"],
     "model.max_positions": 128,
@@ -140,16 +144,16 @@ SCALES = {
         | set_training_length(8_000, EVAL_INTERVAL, {"train.batch_size": 16})
         | {"data.language.train_documents": 8_000, "data.language.validation_documents": 200},
     },
-    "trials": {"rows": tuple(ROWS), "sizes": ("micro",), "seeds": (TRIAL_SEED,), "fields": SMALL_FIELDS},
+    "trials": {"rows": LANGUAGE_ROWS, "sizes": ("micro",), "seeds": (TRIAL_SEED,), "fields": SMALL_FIELDS},
     "laptop": {
-        "rows": tuple(ROWS),
+        "rows": LANGUAGE_ROWS,
         "sizes": ("micro", "tiny"),
         "seeds": (0, 1, 2),
         "search": "trials",
         "fields": SMALL_FIELDS,
     },
     "text": {
-        "rows": tuple(row for row in ROWS if not row.endswith(ALONE)),
+        "rows": tuple(ROWS),
         "sizes": ("micro",),
         "seeds": (0, 1, 2),
         "search": "text",
@@ -211,7 +215,8 @@ def sweep(scale: str) -> dict[str, dict]:
 
 def search_space(point: dict) -> dict:
     """What mlm sweep search tries for a row."""
-    return {"optim.learning_rate": LogUniform(1e-3, 1e-2), "optim.warmup_fraction": Choice((0.06, 0.2))}
+    rates = LogUniform(1e-3, 3e-2) if "data.path" in point else LogUniform(1e-3, 1e-2)
+    return {"optim.learning_rate": rates, "optim.warmup_fraction": Choice((0.06, 0.2))}
 
 
 def make_name(row: str) -> str:
@@ -229,7 +234,7 @@ def find_row(config: Mapping) -> str:
     """The title of a run's row, from the changes that its config has; the window of a local layer may be any."""
     changes = [
         change
-        for change, changed in CHANGES.items()
+        for change, changed in (CHANGES | LEARNED).items()
         if all(
             bool(config[name]) if name == "model.local_window" else config[name] == changed[name] for name in changed
         )
