@@ -157,7 +157,7 @@ SCALES = {
         "sizes": ("micro",),
         "seeds": (0, 1, 2),
         "search": "text",
-        "fields": read_text(SMALL_FIELDS),
+        "fields": read_text(SMALL_FIELDS) | set_training_length(NUM_EXAMPLES, 6_400, {"train.batch_size": 16}),
     },
     "paper": {
         "rows": tuple(ROWS),
