@@ -68,8 +68,7 @@ def _format_error(error):
 
 def read_documents(builder, split: str, feature: str) -> Iterator[str]:
     """The documents of a split, stripped; empty ones and bytes that are not UTF-8 are counted in a warning."""
-    empty = WarningCounter("empty documents")
-    undecodable = WarningCounter("documents with bytes that are not UTF-8, replaced by U+FFFD")
+    faults = WarningCounter()
     for number, record in enumerate(builder.as_data_source(split=split)):
         raw, place = record[feature], f"{builder.info.full_name}, split {split}, record {number}"
         errors.require(isinstance(raw, bytes | str), "config.data.tfds_field", feature, f"text, not {type(raw)}")
@@ -77,14 +76,14 @@ def read_documents(builder, split: str, feature: str) -> Iterator[str]:
             try:
                 raw = raw.decode()
             except UnicodeDecodeError as error:
-                undecodable.add(f"{place} at byte {error.start}")
+                kind = "documents with bytes that are not UTF-8, replaced by U+FFFD"
+                faults.add(kind, f"{place} at byte {error.start}")
                 raw = raw.decode(errors="replace")
         if document := raw.strip():
             yield document
         else:
-            empty.add(f"{place} at byte 0")
-    for kind in (undecodable, empty):
-        kind.report()
+            faults.add("empty documents", f"{place} at byte 0")
+    faults.report()
 
 
 def compute_split_digest(builder, split: str) -> bytes:
