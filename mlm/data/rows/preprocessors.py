@@ -169,7 +169,7 @@ def encode_edges(examples, tokenizer, cfg, classes):
     for example, word_ids, start_W, windows in _iterate_sentences(examples, tokenizer, cfg):
         edges = np.zeros((len(windows), len(EDGE_COLUMNS), cfg.pack.seq_len), np.int32)
         edges[:, 0], num_truncated = -1, 0
-        heads = getattr(example, "heads", ()) or range(1, len(word_ids) + 1)
+        heads = example.heads or range(1, len(word_ids) + 1)
         for word, (name, head) in enumerate(zip(example.label, heads, strict=True)):
             window = find_widest_window(windows, start_W, [word, head - 1]) if name else 0
             first, end = windows[window]

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from mlm.base import config, errors, text_files
 from mlm.base.fields import RNG_VERSIONS
@@ -14,6 +13,7 @@ from mlm.base.labelled_objectives import LabelKind, has_classes, has_kind
 from mlm.data.language import grammar
 from mlm.data.language import tasks as language
 from mlm.data.tasks import examples, tasks
+from mlm.data.tasks.examples import Example
 from mlm.data.tasks.readers import READERS
 from mlm.data.text import files
 
@@ -22,8 +22,8 @@ UNUSED_FIELDS = ("train_documents", "validation_documents", "words")  # of the b
 LOCATION_FIELDS = (*examples.FILE_FIELDS.values(), "scores")  # fields that change no example by themselves
 
 
-def open_task(cfg: config.Config) -> dict[str, Callable[[], Iterator[Any]]]:
-    """The examples (or SyntheticExamples) of config.data.task: of train, validation, and test where there is one.
+def open_task(cfg: config.Config) -> dict[str, Callable[[], Iterator[Example]]]:
+    """The examples of config.data.task: of train, validation, and test where there is one.
 
     Functions, so that each pass starts anew; it raises ConfigError for the first fault, by file and line.
     """

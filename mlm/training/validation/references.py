@@ -19,8 +19,8 @@ from mlm.base import config, recipe_constants, types
 from mlm.base.estimates import Score, make_reference
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
 from mlm.data.language import floor, grammar, tasks, translation
-from mlm.data.language.synthetic_task import SyntheticExample
 from mlm.data.rows import loader, ngram, pack, store
+from mlm.data.tasks.examples import Example
 from mlm.data.text import parallel_text
 from mlm.training.step import parallel, program, update
 from mlm.training.validation import floors
@@ -181,7 +181,7 @@ def make_optimum_references(
 
     def make(folder: Path) -> dict[str, Any]:
         examples = pack.read_examples(cfg, packed, "validation")
-        rows = [SyntheticExample(*(example[name] for name in SyntheticExample._fields)) for example in examples]
+        rows = [Example(*(example[name] for name in ("id", "texts", "words", "label"))) for example in examples]
         best = task.score_optimum(cfg.data.language, rows)
         np.savez(folder / "best.npz", **best._asdict(), row_E=np.array([example["row"] for example in examples]))
         return {}
