@@ -21,7 +21,7 @@ from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language.hmm import HMM, Favorites, sample_documents
-from mlm.data.language.lexicon import INFLECTED, NOUN_ENDINGS, VERB_ENDINGS, VERBS, build_classes
+from mlm.data.language.lexicon import INFLECTED, NOUN_ENDINGS, OTHER_NUMBER, VERB_ENDINGS, VERBS, build_classes
 
 ADJECTIVE_PROB = 0.3  # probability that a noun phrase takes a further adjective
 MARKED_DETERMINER_PROB = 0.3  # share of determiners that show number
@@ -176,7 +176,7 @@ def _build_place_transitions(language, table, places):
 def _list_cells(language, place) -> dict[str, float]:
     """P(class of the first language | place); of a stem its declension, of an ending the ending."""
     (kind, _, numbers), declension, ending = place
-    n, wrong = numbers[-1:], {"s": "p", "p": "s"}.get(numbers[-1:], "")
+    n, wrong = numbers[-1:], OTHER_NUMBER.get(numbers[-1:], "")
     if kind == "determiner":
         return {kind: 1 - MARKED_DETERMINER_PROB, kind + n: MARKED_DETERMINER_PROB}
     if kind not in INFLECTED:
@@ -237,16 +237,11 @@ def build_grammar(language: Language) -> Grammar:
 
 
 def _list_partners(classes):
-    first = dict(
-        zip(
-            ((one.stems, one.number) for one in classes),
-            np.cumsum([0, *(len(one.words) for one in classes)]),
-            strict=False,
-        )
-    )
-    other, partner_W = {"s": "p", "p": "s"}, []
+    first_C = np.cumsum([0, *(len(one.words) for one in classes)])
+    first = {(one.stems, one.number): start for one, start in zip(classes, first_C, strict=False)}
+    partner_W = []
     for one in classes:
-        start = first.get((one.stems, other.get(one.number)))
+        start = first.get((one.stems, OTHER_NUMBER.get(one.number)))
         partner_W += [-1 if start is None else start + i for i in range(len(one.words))]
     return np.array(partner_W)
 

@@ -17,6 +17,7 @@ from mlm.base.config import Language
 
 VERBS = "transitive", "intransitive"
 INFLECTED = "noun", *VERBS  # kinds with a form for each number, chosen by the topic
+OTHER_NUMBER = {"s": "p", "p": "s"}
 
 _WORDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TOPICS: list[str] = _WORDS["by_topic"]["noun"]
@@ -31,7 +32,6 @@ VOWELS, CODAS = "aeiou", "bdfgklmnprtv"
 # Endings of a singular and a plural, by declension; some serve several cells, and in the last the two are the same.
 NOUN_ENDINGS = ("o", "i"), ("a", "o"), ("i", "en"), ("um", "um")
 VERB_ENDINGS = ("at", "ant"), ("et", "at"), ("it", "ent"), ("ur", "ur")
-
 
 NUM_CLOSED = sum(map(len, (SHARED["preposition"], *DETERMINERS.values(), ("that", "."))))
 
@@ -133,8 +133,7 @@ def build_classes(language: Language) -> list[WordClass]:
         inflect(kind, own, {n: {kind + n: 1 - shared} for n in "sp"})
     for kind, members in both.items():
         if members:  # the form in -s is a noun's plural and a verb's singular
-            other = {"s": "p", "p": "s"}
-            share = {n: {"noun" + n: shared / len(both), kind + other[n]: shared} for n in other}
+            share = {n: {"noun" + n: shared / len(both), kind + many: shared} for n, many in OTHER_NUMBER.items()}
             inflect(f"noun/{kind}", members, share)
     endings = NOUN_ENDINGS[:declensions] + VERB_ENDINGS[:declensions] if language.morphology == "split" else ()
     for ending in dict.fromkeys(itertools.chain.from_iterable(endings)):

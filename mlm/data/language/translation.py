@@ -24,7 +24,7 @@ from mlm.data.language import grammar as grammars
 from mlm.data.language.floor import Floor, make_floor
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
 from mlm.data.language.hmm import compute_topic_posterior, sample_documents, sample_latents
-from mlm.data.language.lexicon import TARGET_ENDINGS, VERBS
+from mlm.data.language.lexicon import OTHER_NUMBER, TARGET_ENDINGS, VERBS
 from mlm.data.language.synthetic_task import make_stream
 
 MAX_WORDS = 20  # of a source at most, where config says nothing
@@ -87,7 +87,7 @@ def _make_token(grammar, word, number):
         endings = {shown: endings[shown]}
     by_number = {shows: tuple(stem + ending for ending in each) for shows, each in endings.items()}
     if kind == "determiner":
-        forms = by_number[number] + by_number["p" if number == "s" else "s"]
+        forms = by_number[number] + by_number[OTHER_NUMBER[number]]
         return TargetToken(forms, np.tile([AGREEMENT_PROB, 1 - AGREEMENT_PROB], (DIALECTS, 1)))
     forms = by_number[number] if kind == "adjective" else next(iter(by_number.values()))
     if kind == "preposition":
