@@ -12,6 +12,7 @@ M names, F fields, L places of a document.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -118,14 +119,11 @@ def build_transitions(language: Language) -> dict[State, dict[State, float]]:
 
 def check(language: Language) -> None:
     """Raises ConfigError for ingredients that do not go together."""
-    if language.num_favorites:
-        field, below = "config.data.language.recall_prob", "below 1, since config.data.language.num_favorites is set"
-        errors.require(language.recall_prob < 1, field, language.recall_prob, below)
-    if language.morphology:
-        field, none = "config.data.language.ambiguity_prob", "0, since config.data.language.morphology gives endings"
-        errors.require(
-            language.ambiguity_prob == 0, field, language.ambiguity_prob, f"{none} to nouns that no verb has"
-        )
+    recall, ambiguity = language.recall_prob, language.ambiguity_prob
+    expected = "below 1, since config.data.language.num_favorites is set"
+    errors.require(not language.num_favorites or recall < 1, "config.data.language.recall_prob", recall, expected)
+    expected = "0, since config.data.language.morphology gives endings to nouns that no verb has"
+    errors.require(not language.morphology or not ambiguity, "config.data.language.ambiguity_prob", ambiguity, expected)
     build_classes(language)
 
 
@@ -145,18 +143,10 @@ def list_ingredients(language: Language) -> dict[str, Any]:
 
 def _list_places(language, states):
     """(state, declension, whether it is the ending's) of each hidden state of a scene."""
-    if language.morphology != "split":
-        return [(state, 0, False) for state in states]
-    declensions = range(language.num_declensions)
-    return [
-        place
-        for state in states
-        for place in (
-            [(state, d, ending) for d in declensions for ending in (False, True)]
-            if state.kind in INFLECTED
-            else [(state, 0, False)]
-        )
-    ]
+    forms = [(0, False)]
+    if language.morphology == "split":
+        forms = list(itertools.product(range(language.num_declensions), (False, True)))
+    return [(state, *form) for state in states for form in (forms if state.kind in INFLECTED else forms[:1])]
 
 
 def _build_place_transitions(language, table, places):

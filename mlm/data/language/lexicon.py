@@ -15,6 +15,7 @@ from typing import NamedTuple
 from mlm.base import errors
 from mlm.base.config import Language
 
+NOUNS = "noun", "name"
 VERBS = "transitive", "intransitive"
 INFLECTED = "noun", *VERBS  # kinds with a form for each number, chosen by the topic
 OTHER_NUMBER = {"s": "p", "p": "s"}

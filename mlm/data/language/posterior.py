@@ -203,7 +203,8 @@ def compute_posterior(
 ) -> Posterior:
     """The exact distribution of each masked word given the visible words of its row and the row's length.
 
-    asked_NxL: the words that are queried, all masked ones where None; one that is not masked is itself not given.
+    asked_NxL: the words that are queried, all masked ones where None; one that is not masked is itself not given: with
+    no mask, each is given all other words of its row.
     Forward-backward (Rabiner 1989, section III.A), once for all latent values (`HMM` says why that is exact).
     Raises ValueError for a row that the language cannot write.
     """
@@ -247,11 +248,6 @@ def build_teacher(hmm: HMM, word_V: np.ndarray) -> TeacherFn:
         return jnp.where(jnp.asarray(word_V) >= 0, prob_BxKxW[..., word_V], 0)
 
     return compute_probs
-
-
-def compute_leave_one_out_posterior(hmm: HMM, words_NxL: np.ndarray, asked_NxL: np.ndarray) -> Posterior:
-    """`compute_posterior` of each queried word given all other words of its row: one word masked at a time."""
-    return compute_posterior(hmm, words_NxL, np.zeros_like(asked_NxL), asked_NxL)
 
 
 def _compute_local_posterior(function, size, hmm, words_NxL, masked_NxL, window) -> Posterior:

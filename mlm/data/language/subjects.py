@@ -16,7 +16,8 @@ from mlm.base.config import Language
 from mlm.base.errors import require
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar, has_one_reading
 from mlm.data.language.hmm import HMM, sample_documents
-from mlm.data.language.probes import NOUNS, VERBS, SubjectRelation, build_relations, find_subjects, parse_states
+from mlm.data.language.lexicon import NOUNS, VERBS
+from mlm.data.language.probes import SubjectRelation, build_relations, find_subjects, parse_states
 from mlm.data.language.synthetic_task import OptimalScore, SyntheticTask, encode_passages, format_passage, make_stream
 from mlm.data.tasks.examples import Example
 

@@ -82,9 +82,8 @@ def encode_passages(language: Grammar, passages: Sequence[str], length: int) -> 
 
     length: at least as many as a passage has words. Raises ConfigError for a word that the language lacks.
     """
-    words_NxL = encode_texts(
-        language, [passage.replace(HIDDEN_WORD, language.words[0]) for passage in passages], length
-    )
+    filled = [passage.replace(HIDDEN_WORD, language.words[0]) for passage in passages]
+    words_NxL = encode_texts(language, filled, length)
     hidden_NxL = np.zeros(words_NxL.shape, bool)
     for hidden_L, passage in zip(hidden_NxL, passages, strict=True):
         hidden_L[: len(passage.split())] = [word == HIDDEN_WORD for word in passage.split()]

@@ -24,7 +24,7 @@ from mlm.data.language import grammar as grammars
 from mlm.data.language.floor import Floor, make_floor
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
 from mlm.data.language.hmm import compute_topic_posterior, sample_documents, sample_latents
-from mlm.data.language.lexicon import OTHER_NUMBER, TARGET_ENDINGS, VERBS
+from mlm.data.language.lexicon import NOUNS, OTHER_NUMBER, TARGET_ENDINGS, VERBS
 from mlm.data.language.synthetic_task import make_stream
 
 MAX_WORDS = 20  # of a source at most, where config says nothing
@@ -34,7 +34,6 @@ DIALECT_PROB = 0.9  # probability that a preposition has its topic's form
 SYNONYM_PROB = 0.3  # of an adjective's and an adverb's second form
 AGREEMENT_PROB = 0.85  # probability that a determiner has its noun's number
 SUBJECT_MARKER = "wa"
-HEADS = ("noun", "name")
 
 
 class TargetToken(NamedTuple):
@@ -128,7 +127,7 @@ def _translate_part(two, words):
     for word in words:
         kind = two.grammar.kind_W[word]
         phrase.append(word)
-        if kind in HEADS or kind in ("that", "adverb", *VERBS):
+        if kind in NOUNS or kind in ("that", "adverb", *VERBS):
             number = str(two.grammar.number_W[word]) if kind == "noun" else "s"
             found += [two.tokens[each, number] for each in reversed(phrase)]
             phrase = []
