@@ -199,6 +199,20 @@ class SplitWriter:
         return {"rows": self.num_examples, "tokens": self.num_tokens, "words": words, "unknown_words": unknown}
 
 
+def write_text(
+    arrays: Mapping[str, np.ndarray], index: int, ids: Sequence[int], start: int, segment: int, prefix: str = ""
+) -> int:
+    """Writes a text, which is a segment, into the columns of an example; returns where it ends.
+
+    prefix: of the columns' names, where they are those of the source.
+    """
+    end = start + len(ids)
+    arrays[f"{prefix}ids"][index, start:end] = ids
+    arrays[f"{prefix}segments"][index, start:end] = segment
+    arrays[f"{prefix}positions"][index, start:end] = np.arange(len(ids))
+    return end
+
+
 def write_splits(
     folder: Path, layout: Layout, write: Callable[[str, SplitWriter, Path], dict[str, Any]]
 ) -> dict[str, Any]:

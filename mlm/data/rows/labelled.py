@@ -57,9 +57,10 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
         examples = count_labels(examples) if split == "train" else examples
         return _write_split(writer, cfg, examples, tokenizer, get_classes(), folder, split)
 
-    def summarize():
+    def make(folder):
+        manifest = columns.write_splits(folder, layout, write)
         counts = {name: label_counts[name] for name in _list_counted(cfg, get_classes())}
-        return {"classes": list(get_classes()), "counts": counts}
+        return manifest | {"classes": list(get_classes()), "counts": counts}
 
     def describe(unigram_V, manifest):
         counts_C = [manifest["counts"][name] for name in _list_counted(cfg, manifest["classes"])]
@@ -69,7 +70,6 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
     inputs = columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len)
     seq_len, vocab_size = cfg.pack.seq_len * tasks.count_sequences(cfg), tokenizer.vocab_size
     layout = columns.Layout(_list_columns(cfg, vocab_size), tuple(source), vocab_size, seq_len)
-    make = lambda folder: columns.write_splits(folder, layout, write) | summarize()
     packed = columns.load_dataset(cfg.data.cache_dir, tokenizer, inputs, layout, make, describe, verify=verify)
     _report_truncation(cfg, packed, source)
     for arrays in map(packed.get_split, source):
@@ -140,10 +140,7 @@ def _write_split(writer, cfg, examples, tokenizer, classes, folder, split) -> di
 def _fill_example(arrays, index, encoded, example_index, seq_len):
     for number, sequence in enumerate((encoded, *encoded.other_sequences)):
         start = number * seq_len
-        end = start + len(sequence.ids)
-        arrays["ids"][index, start:end] = sequence.ids
-        arrays["segments"][index, start:end] = number + 1  # the texts of a sequence see each other
-        arrays["positions"][index, start:end] = np.arange(len(sequence.ids))
+        end = columns.write_text(arrays, index, sequence.ids, start, number + 1)
         if "types" in arrays:
             arrays["types"][index, start + sequence.second_start : end] = 1
     if "example" in arrays:
