@@ -146,10 +146,9 @@ def _compute_posterior(reader, words_NxL, window) -> Posterior:
         before_FxS.append(before_FxS[-1] @ reader.hmm.trans_SxS)
     first_KxS = np.array(before_FxS)[np.maximum(written_K - window, 0)]
     infer = functools.partial(_infer_windows, hmm, weight_FxS)
+    found = map_batches(infer, WINDOW_BATCH, words_KxI, written_K, first_KxS)
     seen_KxI = words_KxI[:, :-1] if reader.hmm.favorites else words_KxI[:, :0]
-    return make_posterior(
-        *queried, *map_batches(infer, WINDOW_BATCH, words_KxI, written_K, first_KxS), seen_KxL=seen_KxI
-    )
+    return make_posterior(*queried, *found, seen_KxL=seen_KxI)
 
 
 def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Posterior:

@@ -141,11 +141,7 @@ def compute_integrated_loss(hmm: HMM, words_NxL: np.ndarray, seed: int, orders: 
                 share += [1 / (k * len(masked[-1]))] * len(masked[-1])  # P(k) is 1 / n, the weight n / k
                 of_row += [row] * len(masked[-1])
         masked_RxL, of_row_R = np.concatenate(masked), np.array(of_row)
-        parts = [
-            compute_masked_floor(
-                hmm, words_NxL[of_row_R[begin : begin + MASK_BATCH]], masked_RxL[begin : begin + MASK_BATCH]
-            ).nats_N
-            for begin in range(0, len(of_row), MASK_BATCH)
-        ]
+        batches = (slice(begin, begin + MASK_BATCH) for begin in range(0, len(of_row), MASK_BATCH))
+        parts = [compute_masked_floor(hmm, words_NxL[of_row_R[r]], masked_RxL[r]).nats_N for r in batches]
         nats_N += np.bincount(of_row_R, np.concatenate(parts) * share, len(words_NxL)) / orders
     return nats_N

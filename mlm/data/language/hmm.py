@@ -157,10 +157,8 @@ def sample_documents(
         drawn_DxL = _sample_words(hmm, class_DxL, topic_D[open_D], name_D[open_D], uniform_DxLxU[..., 2])
         if favorites is not None and favorite_DxF is not None:
             wanted_DxL = np.take_along_axis(favorite_DxF[open_D], favorites.field_W[drawn_DxL], 1)
-            form_DxL = _find_forms(hmm, class_DxL, wanted_DxL)
-            drawn_DxL = np.where(
-                uniform_DxLxU[..., 3] < favorites.prob_F[favorites.field_W[drawn_DxL]], form_DxL, drawn_DxL
-            )
+            is_repeat_DxL = uniform_DxLxU[..., 3] < favorites.prob_F[favorites.field_W[drawn_DxL]]
+            drawn_DxL = np.where(is_repeat_DxL, _find_forms(hmm, class_DxL, wanted_DxL), drawn_DxL)
         last_D = np.where(hmm.is_end[state_DxL], np.arange(length), -1).max(1)
         words_DxL[open_D] = np.where(np.arange(length) <= last_D[:, None], drawn_DxL, -1)
         open_D = open_D[last_D < 0]

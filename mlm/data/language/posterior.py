@@ -211,9 +211,8 @@ def compute_posterior(
     visible_NxL = ~masked_NxL & (words_NxL >= 0)
     row_K, column_K = np.nonzero(masked_NxL if asked_NxL is None else asked_NxL)
     ends_NxS = np.broadcast_to(np.stack([hmm.initial, hmm.is_end])[:, None], (2, len(words_NxL), len(hmm.trans_SxS)))
-    class_NxLxC, topic_NxT, name_NxM = map_batches(
-        functools.partial(_infer_examples, put_on_device(hmm)), EXAMPLE_BATCH, words_NxL, visible_NxL, *ends_NxS
-    )
+    infer = functools.partial(_infer_examples, put_on_device(hmm))
+    class_NxLxC, topic_NxT, name_NxM = map_batches(infer, EXAMPLE_BATCH, words_NxL, visible_NxL, *ends_NxS)
     # The queried word is no evidence on the latents, even where it is visible to the other words of its row.
     word_K, own_Kx1 = words_NxL[row_K, column_K], visible_NxL[row_K, column_K][:, None]
     own_KxT, own_KxM = (
@@ -337,9 +336,8 @@ def _compute_repeats(favorites, seen_BxL):
     repeats_BxL = same_BxLxL.sum(-1)
     field_BxL = favorites.field_W[seen_BxL]
     prob_BxL = favorites.prob_F[field_BxL]
-    odds_BxL = jnp.log(prob_BxL / (1 - prob_BxL)) + repeats_BxL * _compute_repeat_log_odds(
-        favorites, field_BxL, seen_BxL
-    )
+    clue_BxL = repeats_BxL * _compute_repeat_log_odds(favorites, field_BxL, seen_BxL)
+    odds_BxL = jnp.log(prob_BxL / (1 - prob_BxL)) + clue_BxL
     odds_BxL = jnp.where(seen_BxL >= 0, odds_BxL, -jnp.inf)
     at = jnp.arange(len(seen_BxL))[:, None], field_BxL
     most_BxF = jnp.zeros((len(seen_BxL), len(favorites.prob_F))).at[at].max(odds_BxL)

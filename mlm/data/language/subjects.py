@@ -137,9 +137,8 @@ def compute_posterior(language: Language, given: Sequence[Example]) -> np.ndarra
     grammar = build_grammar(language)
     words_NxL, hidden_NxL = encode_passages(grammar, [one.texts[1] for one in given], MAX_WORDS)
     verb_N = np.array([one.texts[1].split().index(one.texts[0]) for one in given])
-    return compute_subject_posterior(
-        grammar.hmm, build_relations(grammar), compute_hide_probs(grammar), words_NxL, hidden_NxL, verb_N
-    )
+    relations, hide_C = build_relations(grammar), compute_hide_probs(grammar)
+    return compute_subject_posterior(grammar.hmm, relations, hide_C, words_NxL, hidden_NxL, verb_N)
 
 
 def _score(_, given: Sequence[Example], share_NxL: np.ndarray) -> OptimalScore:

@@ -166,9 +166,8 @@ def _score_tags(label_C: Sequence[str], given: Sequence[Example], share_KxC: np.
     true_K = np.array([label_C.index(label) for one in given for label in one.label if label])
     weight_N = np.array([sum(map(bool, one.label)) for one in given])
     example_K = np.repeat(np.arange(len(given)), weight_N)
-    right_N, expected_N = (
-        np.bincount(example_K, value_K, len(given)) for value_K in (share_KxC.argmax(1) == true_K, share_KxC.max(1))
-    )
+    values_2xK = share_KxC.argmax(1) == true_K, share_KxC.max(1)
+    right_N, expected_N = (np.bincount(example_K, value_K, len(given)) for value_K in values_2xK)
     return OptimalScore(right_N, weight_N.astype(float), expected_N)
 
 

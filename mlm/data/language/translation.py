@@ -153,9 +153,8 @@ def generate_pairs(language: Language, start: int = 0) -> Iterator[tuple[str, st
         for d, words_L in enumerate(words_DxL):
             source = " ".join(two.grammar.words[word] for word in words_L[words_L >= 0])
             places, group = list_target_tokens(language, source), two.dialect_T[topic_D[d]]
-            other_L = make_stream(language.seed, begin + d).random(len(places)) >= [
-                token.share_GxA[group, 0] for token in places
-            ]
+            first_L = [token.share_GxA[group, 0] for token in places]
+            other_L = make_stream(language.seed, begin + d).random(len(places)) >= first_L
             yield source, " ".join(token.forms[int(other)] for token, other in zip(places, other_L, strict=True))
 
 

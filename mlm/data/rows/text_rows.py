@@ -159,9 +159,8 @@ def load_dataset(
     masks_words = {cfg.mask.unit, cfg.eval.mask_unit} != {"token"}
     more: dict[str, Any] = {"word_starts": tokenizer.pack_word_bounds()} if masks_words else {}
     if cfg.distillation.teacher == "posterior":
-        words_V = grammar.convert_ids_to_words(
-            grammar.build_grammar(cfg.data.language), tokenizer.pieces, np.arange(tokenizer.vocab_size)
-        )
+        language, ids_V = grammar.build_grammar(cfg.data.language), np.arange(tokenizer.vocab_size)
+        words_V = grammar.convert_ids_to_words(language, tokenizer.pieces, ids_V)
         more |= {"language": cfg.data.language, "language_words": words_V.astype(np.int32).tobytes()}
     packed = columns.load_dataset(
         cfg.data.cache_dir,

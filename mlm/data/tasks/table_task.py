@@ -81,9 +81,8 @@ def write_task(
     task.parent.mkdir(parents=True, exist_ok=True)
     for side, key in ((False, "train"), (True, "dev")):
         files.write_text(task.parent / settings[key], content[side])
-    files.write_text(
-        task, "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items())
-    )
+    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items())
+    files.write_text(task, "".join(lines))
     left_out = f"; {without:,} rows without text or label left out" if without else ""
     return TableTask(task, f"{found}; {len(sides[False]):,} rows to train on, {len(sides[True]):,} held out{left_out}")
 

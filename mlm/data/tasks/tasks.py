@@ -128,9 +128,8 @@ def check(cfg: config.Config) -> None:
         require(name, 1 <= labelled.doc_stride <= seq_len - 2, expected)
     if labelled.format == "squad":
         most, window = MAX_QUESTION_TOKENS, seq_len - 3 - MAX_QUESTION_TOKENS
-        require(
-            "pack.seq_len", window > 0, f"at least {4 + most}: {most} tokens of a question, 3 separators, a passage"
-        )
+        expected = f"at least {4 + most}: {most} tokens of a question, 3 separators, a passage"
+        require("pack.seq_len", window > 0, expected)
         expected = f"1 <= value <= {window}, the tokens of a window beside a question of {most}"
         require(name, 1 <= labelled.doc_stride <= window, expected)
 

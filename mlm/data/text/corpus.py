@@ -374,17 +374,13 @@ def open_tfds(data: config.Data) -> Corpus:
     from mlm.data.text import tfds  # an extra
 
     builder = tfds.open_corpus_builder(data)
-    held_out = "validation" if "validation" in builder.info.splits else None
-    splits = ["train", held_out] if held_out else ["train"]
+    splits = [split for split in SPLITS if split in builder.info.splits]
 
     def content():
         return b"".join([data.tfds_field.encode(), *(tfds.compute_split_digest(builder, split) for split in splits)])
 
-    return Corpus(
-        train=lambda: map(files.Document, tfds.read_documents(builder, "train", data.tfds_field)),
-        validation=held_out and (lambda: map(files.Document, tfds.read_documents(builder, held_out, data.tfds_field))),
-        compute_digest=content,
-    )
+    train, *held_out = (functools.partial(tfds.read_documents, builder, split, data.tfds_field) for split in splits)
+    return Corpus(train, held_out[0] if held_out else None, content)
 
 
 def open_docstrings(data: config.Data) -> Corpus:

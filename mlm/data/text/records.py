@@ -198,9 +198,8 @@ def read_records(
     except errors.ConfigError:
         raise
     except (*DAMAGE, ValueError, NotImplementedError) as error:  # the last: of pyarrow
-        raise errors.ConfigError(
-            f"{_name_part(path, start)}, row {number + 1}: {errors.first_line(error)}; expected a complete {kind} file"
-        ) from None
+        fault = f"{_name_part(path, start)}, row {number + 1}: {errors.first_line(error)}"
+        raise errors.ConfigError(f"{fault}; expected a complete {kind} file") from None
 
 
 def _name_part(path: str, start: int) -> str:
@@ -307,7 +306,7 @@ def _read_parquet(
     parquet = import_pyarrow(path, "pyarrow.parquet")
     with parquet.ParquetFile(path) as file:
         columns = _select_columns(path, file.schema_arrow, select)
-        groups = [number for number, place in enumerate(_locate_row_groups(file.metadata)) if start <= place < end]
+        groups = [number for number, place in enumerate(locate_row_groups(path)) if start <= place < end]
         batches = file.iter_batches(BATCH_ROWS, groups, columns)
         rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
         yield from _number_rows(_name_part(path, start), rows)
@@ -315,10 +314,7 @@ def _read_parquet(
 
 def locate_row_groups(path: str) -> list[int]:
     """The byte at which each row group of a Parquet file begins."""
-    return _locate_row_groups(import_pyarrow(path, "pyarrow.parquet").read_metadata(path))
-
-
-def _locate_row_groups(metadata: Any) -> list[int]:
+    metadata = import_pyarrow(path, "pyarrow.parquet").read_metadata(path)
     columns = (metadata.row_group(number).column(0) for number in range(metadata.num_row_groups))
     return [column.dictionary_page_offset or column.data_page_offset for column in columns]
 

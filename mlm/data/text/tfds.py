@@ -66,7 +66,7 @@ def _format_error(error):
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def read_documents(builder, split: str, feature: str) -> Iterator[str]:
+def read_documents(builder, split: str, feature: str) -> Iterator[files.Document]:
     """The documents of a split, stripped; empty ones and bytes that are not UTF-8 are counted in a warning."""
     faults = WarningCounter()
     for number, record in enumerate(builder.as_data_source(split=split)):
@@ -80,7 +80,7 @@ def read_documents(builder, split: str, feature: str) -> Iterator[str]:
                 faults.add(kind, f"{place} at byte {error.start}")
                 raw = raw.decode(errors="replace")
         if document := raw.strip():
-            yield document
+            yield files.Document(document)
         else:
             faults.add("empty documents", f"{place} at byte 0")
     faults.report()

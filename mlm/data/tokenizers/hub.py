@@ -221,9 +221,8 @@ def _make_mpnet_steps(made, knobs):
     number = get_entry_ids(made)
     _, _, cls, sep, _ = _get_special_tokens(knobs, SPECIAL_TOKENS_BY_CLASS["MPNetTokenizer"])
     around = {"type": "RobertaProcessing", "cls": [cls, number.get(cls)], "sep": [sep, number.get(sep)]}
-    return _make_bert_steps(made, knobs) | {
-        "post_processor": around | {"trim_offsets": True, "add_prefix_space": False}
-    }
+    around |= {"trim_offsets": True, "add_prefix_space": False}
+    return _make_bert_steps(made, knobs) | {"post_processor": around}
 
 
 def _make_roberta_steps(made, knobs):
