@@ -111,11 +111,6 @@ def test_a_label_is_one_of_the_task_s(task_examples):
         np.testing.assert_allclose(often_C, 1 / len(names), atol=4 * (len(names) * len(given)) ** -0.5)
 
 
-def test_a_split_that_is_none_is_refused(task_examples):
-    with pytest.raises(errors.ConfigError, match="split = 'test2': expected one of train, dev, test; did you mean"):
-        next(task_examples[1].generate_examples(LANGUAGE, "test2", 1))
-
-
 @pytest.fixture(scope="module")
 def topic_tables():
     """P(words, their count | topic) of all documents of TINY, for each topic."""

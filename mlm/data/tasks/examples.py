@@ -12,11 +12,8 @@ import numpy as np
 from mlm.base import config, errors, text_files
 from mlm.data.text import remote_files
 
-FILE_FIELDS = {
-    "train": "train",
-    "validation": "dev",
-    "test": "test",
-}  # field of config.data.labelled and parallel by split
+# Field of config.data.labelled and parallel by split.
+FILE_FIELDS = {"train": "train", "validation": "dev", "test": "test"}
 MAX_NUMBER = float(np.finfo(np.float32).max)
 LabelParser = Callable[[str, str], Any]  # (what stands in the file, where) -> the label; raises ConfigError
 # What the column of labels is called in headers: in the first line of a file that has none, it is no label.
