@@ -4,8 +4,7 @@ Rows are as in `posterior`. A document holds as many sentences as fit in `length
 reader does not know how many words these are. A next word comes if its sentence fits; the document ends if a sentence
 has just ended and the next one does not fit. Given the state, whether a sentence fits depends on nothing that came
 before (`HMM`). So forward recursion gives each state of the next word a weight, to be multiplied by the probability
-that its sentence fits; the document's end has the weight of having been in `end`, times the probability that the next
-does not fit.
+that its sentence fits; the document's end has the weight of `end`, times the probability that the next does not fit.
 
 Letters in array names: N rows, L places, P places and one more, K queried places of all rows, B rows or queried places
 of a batch, S states and the end, C classes and the end, W words and the end, T topics, M names, Z latent values, F
@@ -50,8 +49,7 @@ class ForwardModel(NamedTuple):
 def add_end_state(hmm: HMM) -> HMM:
     """The language with the end of a document as one more state, class and word, the last of each.
 
-    It can follow the state `end`, with a weight of 1 beside the probabilities of what else can: `_compute_fit_weights`
-    says when.
+    It can follow the state `end`, with a weight of 1 beside the probabilities of what else can follow.
     """
     states, classes = hmm.class_SxC.shape
     trans_SxS, class_SxC = np.pad(hmm.trans_SxS, (0, 1)), np.pad(hmm.class_SxC, (0, 1))

@@ -7,8 +7,7 @@ words; so by the chain rule the loss is expected to be -log P(words | their numb
 any other. The number is not to be had for nothing: a causal model pays for it when it predicts the end. By `HMM` it
 tells no more than that the chain is in `end` at the last word, and `compute_length_log_probs` is what it costs.
 
-Letters in array names: N rows, L places, P counts of words, S states, Z latent values, R masked copies of
-rows, r those of a batch.
+Letters in array names: N rows, L places, P counts of words, S states, Z latent values, R masked rows, r of a batch.
 """
 
 from collections.abc import Sequence

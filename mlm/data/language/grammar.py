@@ -33,8 +33,7 @@ DOCUMENT_BATCH = 256  # documents sampled at a time: changes speed and memory, n
 class State(NamedTuple):
     """A place in the sentence: what is written there, in which part of it, and the numbers held there, its own last."""
 
-    kind: str  # determiner | adjective | noun | name | transitive | intransitive | preposition | that
-    #     | adverb | stop
+    kind: str  # determiner, adjective, noun, name, transitive, intransitive, preposition, that, adverb or stop
     part: str  # subject | modifier | relative | inner | deep | main | object | "" (once a sentence)
     numbers: str  # s or p each; "ps": in the modifier of a plural subject, a singular
 

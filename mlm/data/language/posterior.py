@@ -88,9 +88,7 @@ def map_latents(hmm: HMM, function: Callable, *arrays) -> tuple:
 
 
 def compute_log_weights(by_ZxW, prior_Z):
-    """Log-odds of each latent value by a word, finite even where impossible, so that they can be subtracted again; and
-    those that it has beforehand.
-    """
+    """Log-odds of a latent value by each word, finite even where impossible, to be subtracted again; and its prior."""
     return jnp.log(jnp.maximum(by_ZxW, MIN_PROB)).T, jnp.log(prior_Z)
 
 
@@ -311,8 +309,7 @@ def compute_infilling_posterior(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.
     """The exact distribution of each hidden word given the visible words of its row and the hidden ones to its left.
 
     So a decoder writes a row of which its encoder has seen the words that are not hidden (`objectives/denoising.py`).
-    By the chain rule a row's nats add up to -log P(hidden words | visible words). Raises ValueError for a row that the
-    language cannot write.
+    A row's nats add up to -log P(hidden words | visible ones). Raises ValueError for a row that cannot be written.
     """
     queried = np.nonzero(hidden_NxL)
     infer, visible_NxL = functools.partial(_infer_infilling, put_on_device(hmm)), ~hidden_NxL & (words_NxL >= 0)

@@ -2,8 +2,7 @@
 
 topic: which one a passage has. pair: whether two passages share theirs, as half of the pairs do. tag: the class of each
 hidden word, its kind and number, from the passage around it. subject: see subjects.py. In the default language the
-optimum is right on 0.91 of the topics and of the pairs and on 0.80 of the hidden words; the most frequent label on
-0.125, 0.5 and 0.15.
+optimum is right on 0.91 of topics and pairs and 0.80 of hidden words, the most frequent label on 0.125, 0.5 and 0.15.
 
 Letters in array names: N examples, L places of a passage, T topics, C classes, K hidden words of all examples, W words,
 D documents.
@@ -69,8 +68,7 @@ def _infer_topics(language: Language, given: Sequence[Example]) -> np.ndarray:
 def _iterate_pairs(language: Language, first: int) -> Iterator[Example]:
     """Two passages, and whether their topics are the same; example n is documents 2n and 2n + 1 of the split.
 
-    The two have their own protagonists, which say nothing. By a coin the second has the first one's topic, else another
-    in proportion to its probability.
+    Their protagonists say nothing. By a coin the second has the first one's topic, else another by its probability.
     """
     grammar = build_grammar(language)
     _require_topics(language, "pair")

@@ -183,9 +183,7 @@ def score_translation(
 
 
 def decode_pairs(pieces: Sequence[str], *columns: np.ndarray) -> list[list[tuple[str, str]]]:
-    """The pairs of each row; columns: ids_NxL, segments_NxL, and the sources' ids_NxS, segments_NxS; pieces: of the
-    tokenizer, a word each.
-    """
+    """The pairs of each row; columns: ids_NxL, segments_NxL, and the sources' ids_NxS, segments_NxS; pieces: words."""
 
     def join(ids_L):
         return " ".join(pieces[int(number)] for number in ids_L if number >= NUM_SPECIAL)

@@ -183,8 +183,7 @@ def encode_edges(examples, tokenizer, cfg, classes):
 def encode_questions(examples, tokenizer, cfg, classes):
     """[CLS] question [SEP] window [SEP] for overlapping windows of the passage (Devlin et al. 2019, section 4.2).
 
-    start and end are the positions in the sequence of the first answer's tokens, or 0 if they are not all in the
-    window.
+    start and end are the positions in the sequence of the first answer's tokens, or 0 if the window lacks one.
     """
     encode_passage = functools.lru_cache(1)(tokenizer.encode_with_offsets)  # consecutive questions share a passage
     for example in examples:

@@ -39,8 +39,7 @@ def find_split_files(
 ) -> dict[str, list[Path]]:
     """The files of each split in a folder: what FILE_FIELDS of a section of config.data name, with each of the endings.
 
-    path_field: of the folder, which may be remote, for errors. Raises ConfigError for a file that is not there, with
-    the nearest name.
+    path_field: of the folder, which may be remote. Raises ConfigError, with the nearest name, where a file is missing.
     """
     folder, found = remote_files.fetch_folder(f"config.data.{path_field}", path), dict[str, list[Path]]()
     errors.require(folder.is_dir(), f"config.data.{path_field}", path, "the folder of its files")

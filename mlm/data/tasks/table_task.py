@@ -90,8 +90,7 @@ def write_task(
 def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[str], str]:
     """(The objective that fits the labels, the classes or tags, both in words).
 
-    As many labels in a cell as words are tags; numbers are classes where they are few and whole. Raises ConfigError
-    where all rows have one label.
+    As many labels in a cell as words are tags; few whole numbers are classes. Raises ConfigError for a single label.
     """
     counts = collections.Counter(row.label for row in rows)
     errors.require(len(counts) > 1, f"{path}: labels", sorted(counts), "two different labels or more")
@@ -108,9 +107,7 @@ def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[s
 
 
 def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow], list[str], int]:
-    """The rows that have texts and a label, if there is a column of it, the columns of the texts, and how many rows
-    have not.
-    """
+    """The rows that have texts and a label, if that has a column, the texts' columns, and how many rows have not."""
     kind = records.detect_kind(path)
     expected = "a table with the names of its columns: csv, tsv, JSON lines, Parquet or Arrow"
     errors.require(kind != records.TEXT, "finetune", path, expected)

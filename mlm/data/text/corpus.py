@@ -180,8 +180,7 @@ def _read_part(paths, data, split):
 def split_sentences(text: str, faults: warnings_.WarningCounter | None = None) -> Iterable[str]:
     """The sentences of a text: cut at line ends and after full stops, exclamation and question marks.
 
-    One longer than MAX_SENTENCE_LENGTH is cut into pieces, at a space where there is one. `faults` counts them; without
-    it, a warning names each.
+    One longer than MAX_SENTENCE_LENGTH is cut, at a space if there is one; `faults` counts it, else a warning names it.
     """
     if not UNUSUAL_END.search(text):
         return filter(None, map(str.strip, split_usual_sentences(text, faults)))

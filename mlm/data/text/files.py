@@ -225,8 +225,7 @@ def read_documents(
     text_column: of files of records, of which each row is a document; "": all files are text. id_column: of the ids.
 
     Returns, at the end, whether a line started a document. Bytes that are not UTF-8 become U+FFFD; they, empty files
-    and documents cut for their length are counted in a warning. Raises errors.ConfigError for a file that cannot be
-    read to its end.
+    and documents that are cut are counted in a warning. Raises ConfigError for a file that cannot be read to its end.
     """
     faults, started = WarningCounter(), [False]
     for path in paths:
@@ -287,9 +286,7 @@ def _split_documents(blocks, boundary, path, faults, started) -> Iterator[Docume
 
 
 def _read_blocks(part, faults) -> Iterator[tuple[int, str]]:
-    """Pairs (byte offset, text) of complete lines; where bytes are not all that they should be, of one line or a piece
-    of LINE_PIECE_BYTES.
-    """
+    """Pairs (byte offset, text) of complete lines; where bytes are faulty, of one line, or LINE_PIECE_BYTES of it."""
     path, offset, rest, limit = part.path, part.start, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
     try:
         with records.open_file(path) as file:

@@ -185,8 +185,7 @@ def read_records(
     """Pairs (where, row) of a file of records; a row is values by column.
 
     select: the columns to read of those that there are, given whether each holds texts. start, end: bytes of a part of
-    a file that `is_divisible`, whose rows are numbered on their own; None: the whole file. layout: of csv and tsv, as
-    `_read_delimited` has it.
+    a file that `is_divisible`, whose rows have numbers of their own; None: all. layout: as of `_read_delimited`.
 
     Raises ConfigError, which names file and line or row, for a file that is damaged, and for a missing extra.
     """
