@@ -23,13 +23,7 @@ import numpy as np
 
 from mlm.base.estimates import compute_ratio
 from mlm.base.special import NUM_SPECIAL
-from mlm.data.language.causal_posterior import (
-    add_end_state,
-    append_end,
-    compute_backward_posterior,
-    compute_causal_posterior,
-    reverse_words,
-)
+from mlm.data.language import causal_posterior
 from mlm.data.language.grammar import Grammar
 from mlm.data.language.hmm import HMM
 from mlm.data.language.posterior import Posterior, compute_posterior, predict_words
@@ -82,8 +76,8 @@ def compute_causal_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: i
     window: they see so many words alone. count_N is a row's words and 1; nats_N is minus the log-probability of the
     document where there is no window.
     """
-    known = compute_causal_posterior(hmm, words_NxL, length, window)
-    return compute_floor(add_end_state(hmm), append_end(hmm, words_NxL), known)
+    known = causal_posterior.compute_causal_posterior(hmm, words_NxL, length, window)
+    return compute_floor(causal_posterior.add_end_state(hmm), causal_posterior.append_end(hmm, words_NxL), known)
 
 
 def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Floor:
@@ -91,8 +85,8 @@ def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window:
 
     By the chain rule nats_N is that of `compute_causal_floor`: it is the same document's log-probability.
     """
-    known = compute_backward_posterior(hmm, words_NxL, length, window)
-    return compute_floor(add_end_state(hmm), reverse_words(hmm, words_NxL), known)
+    known = causal_posterior.compute_backward_posterior(hmm, words_NxL, length, window)
+    return compute_floor(causal_posterior.add_end_state(hmm), causal_posterior.reverse_words(hmm, words_NxL), known)
 
 
 def add_floors(one: Floor, other: Floor) -> Floor:
@@ -114,20 +108,20 @@ def compute_vocab_groups(language: Grammar, pieces: list[str]) -> tuple[np.ndarr
 
 def decompose_causal_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
     """The parts of `compute_causal_floor`."""
-    known = compute_causal_posterior(language.hmm, words_NxL, length)
-    return decompose_floor(_add_end_kind(language), append_end(language.hmm, words_NxL), known)
+    known = causal_posterior.compute_causal_posterior(language.hmm, words_NxL, length)
+    return decompose_floor(_add_end_kind(language), causal_posterior.append_end(language.hmm, words_NxL), known)
 
 
 def decompose_two_stack_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
     """The parts of what is read from the left and from the right; the beginning is a kind as the end is."""
-    known = compute_backward_posterior(language.hmm, words_NxL, length)
-    right = decompose_floor(_add_end_kind(language), reverse_words(language.hmm, words_NxL), known)
+    known = causal_posterior.compute_backward_posterior(language.hmm, words_NxL, length)
+    right = decompose_floor(_add_end_kind(language), causal_posterior.reverse_words(language.hmm, words_NxL), known)
     return {part: nats_N + right[part] for part, nats_N in decompose_causal_floor(language, words_NxL, length).items()}
 
 
 def _add_end_kind(language: Grammar) -> Grammar:
     names = {"kind_W": np.append(language.kind_W, "end"), "number_W": np.append(language.number_W, "")}
-    return language._replace(hmm=add_end_state(language.hmm), **names)
+    return language._replace(hmm=causal_posterior.add_end_state(language.hmm), **names)
 
 
 def _group_classes(hmm: HMM, *names_W: np.ndarray) -> np.ndarray:

@@ -112,12 +112,6 @@ def _infer_pairs(language: Language, given: Sequence[Example]) -> np.ndarray:
     return compute_pair_posterior(grammar.hmm, *(encode_passages(grammar, texts, MAX_PAIR_WORDS)[0] for texts in sides))
 
 
-def _score_labels(label_T: Sequence[str], given: Sequence[Example], share_NxT: np.ndarray) -> OptimalScore:
-    """The likeliest of the labels of each example."""
-    label_N = np.array([label_T.index(str(one.label)) for one in given])
-    return OptimalScore((share_NxT.argmax(1) == label_N).astype(float), np.ones(len(given)), share_NxT.max(1))
-
-
 def list_tags(language: Language) -> tuple[str, ...]:
     """The names of the language's classes: a kind, and a number where words of the class show one ("noun.s").
 
@@ -159,10 +153,11 @@ def _infer_tags(language: Language, given: Sequence[Example]) -> np.ndarray:
     return share_KxC @ (np.array(tag_C)[:, None] == list_tags(language))
 
 
-def _score_tags(label_C: Sequence[str], given: Sequence[Example], share_KxC: np.ndarray) -> OptimalScore:
-    """The likeliest class of each hidden word."""
-    true_K = np.array([label_C.index(label) for one in given for label in one.label if label])
-    weight_N = np.array([sum(map(bool, one.label)) for one in given])
+def _score_labels(label_C: Sequence[str], given: Sequence[Example], share_KxC: np.ndarray) -> OptimalScore:
+    """The likeliest label of each example, or the likeliest class of each hidden word."""
+    labels = [[one.label] if isinstance(one.label, str) else list(filter(None, one.label)) for one in given]
+    true_K = np.array([label_C.index(label) for label in itertools.chain.from_iterable(labels)])
+    weight_N = np.array(list(map(len, labels)))
     example_K = np.repeat(np.arange(len(given)), weight_N)
     values_2xK = share_KxC.argmax(1) == true_K, share_KxC.max(1)
     right_N, expected_N = (np.bincount(example_K, value_K, len(given)) for value_K in values_2xK)
@@ -171,5 +166,5 @@ def _score_tags(label_C: Sequence[str], given: Sequence[Example], share_KxC: np.
 
 TOPIC = SyntheticTask("topic", 0, "classification", list_topics, _iterate_topics, _infer_topics, _score_labels)
 PAIR = SyntheticTask("pair", 1, "classification", lambda _: PAIR_LABELS, _iterate_pairs, _infer_pairs, _score_labels)
-TAG = SyntheticTask("tag", 2, "tagging", list_tags, _iterate_tags, _infer_tags, _score_tags)
+TAG = SyntheticTask("tag", 2, "tagging", list_tags, _iterate_tags, _infer_tags, _score_labels)
 TASKS = {task.name: task for task in (TOPIC, PAIR, TAG, SUBJECT)}

@@ -64,7 +64,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
 
     def describe(unigram_V, manifest):
         counts_C = [manifest["counts"][name] for name in _list_counted(cfg, manifest["classes"])]
-        dataset_info = describe_classes(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
+        dataset_info = build_dataset_info(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
         return dataset_info._replace(class_counts=np.array(counts_C, np.int64).tobytes())
 
     inputs = columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len)
@@ -92,15 +92,11 @@ def _make_examples_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.examples.jsonl"
 
 
-def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray) -> types.DatasetInfo:
-    """What a program must know of a task, whose classes are those of its config or its files."""
-    return describe_classes(cfg, vocab_size, unigram_V, splits.list_classes(cfg))
-
-
-def describe_classes(
-    cfg: config.Config, vocab_size: int, unigram_V: np.ndarray, classes: Sequence[str]
+def build_dataset_info(
+    cfg: config.Config, vocab_size: int, unigram_V: np.ndarray, classes: Sequence[str] | None = None
 ) -> types.DatasetInfo:
-    """What a program must know of examples with labels of these classes; all classes have the same count."""
+    """What a program must know of a task; all classes, by default those of its config or its files, have one count."""
+    classes = splits.list_classes(cfg) if classes is None else classes
     names = (f"{name}_{column.dims.replace('N', 'B')}" for name, column in PREPROCESSORS[cfg.objective].columns.items())
     seq_len, ones = cfg.pack.seq_len * tasks.count_sequences(cfg), np.ones(len(classes), np.int64)
     return types.DatasetInfo(vocab_size, seq_len, tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())

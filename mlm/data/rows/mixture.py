@@ -127,10 +127,6 @@ class Segment(NamedTuple):
         sizes = zip(parts, self.sources, strict=True)
         return sum(batch_size * part * one.num_words / one.num_train for part, one in sizes) / sum(parts)
 
-    def make_draw(self, seed: int) -> loader.Draw:
-        """The draw of the phase's rows."""
-        return loader.draw_from_sources(self.sources, self.phase.number, seed, self.offset_S)
-
 
 def list_segments(
     cfg: config.Config, packed: PackedDataset, load_dataset: Callable[[config.Config], PackedDataset]
