@@ -243,7 +243,7 @@ def _truncate_pair(a, b, max_size, rng):
 
 
 def build_columns(packed: PackedSequences, seq_len: int, isolate_documents: bool) -> dict[str, np.ndarray]:
-    """The sequences by column, as in columns.make_dense_columns.
+    """The sequences by column, as in columns.DENSE_COLUMNS.
 
     Args:
         packed: the sequences.

@@ -134,7 +134,7 @@ def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple
     inputs |= {"short_share": pack.short_seq_prob} if pack.short_seq_prob else {}
     inputs |= corpus.identify_shards(data, shard_mb)
     inputs = columns.make_inputs(inputs, tokenizer, pack.seq_len)
-    specs = columns.make_dense_columns(tokenizer.vocab_size)
+    specs = {"ids": columns.make_text_columns(tokenizer.vocab_size)["ids"], **columns.DENSE_COLUMNS}
     if pack.mode == "segment_pair":
         specs |= columns.SECOND_STARTS | {"next": ColumnSpec(np.uint8, "N")}
     layout = columns.Layout(specs, corpus.SPLITS, tokenizer.vocab_size, pack.seq_len)

@@ -66,11 +66,6 @@ def hash_content(data: config.Data) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
-def has_test(data: config.Data) -> bool:
-    """Whether a task has a test split."""
-    return data.task in tasks.LANGUAGE_TASKS or bool(data.labelled.test)
-
-
 def find_files(data: config.Data) -> dict[str, Path]:
     """The file of each split. Raises ConfigError for one that is not there, with the nearest name that is."""
     found = examples.find_split_files("task_path", data.task_path, "labelled", data.labelled)

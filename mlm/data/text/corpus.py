@@ -437,11 +437,12 @@ def open_language(data: config.Data) -> Corpus:
 
 def open_parallel(data: config.Data) -> Corpus:
     """The lines of both sides of aligned text, of which rows/parallel_text.py makes rows of its own."""
-    read = functools.partial(two_sided.read_both_sides, data)
+    pairs = two_sided.open_pairs(data)
+    read = lambda split: itertools.chain.from_iterable(pairs.splits[split]())
     train, validation = (lambda split=split: map(files.Document, read(split)) for split in SPLITS)
     is_generated = two_sided.is_generated(data)
     lexicon = functools.partial(translation.list_words, data.language) if is_generated else lambda: read("train")
-    return Corpus(train, validation, two_sided.open_pairs(data).compute_digest, lexicon)
+    return Corpus(train, validation, pairs.compute_digest, lexicon)
 
 
 CORPORA = {

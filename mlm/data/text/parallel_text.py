@@ -79,11 +79,6 @@ def _generate_pairs(language):
     return PairSource({"train": train, "validation": validation}, content)
 
 
-def read_both_sides(data: config.Data, split: str) -> Iterator[str]:
-    """Both sides of each pair of a split, one after the other."""
-    return itertools.chain.from_iterable(open_pairs(data).splits[split]())
-
-
 def warn_of_duplicates(found: PairSource) -> None:
     """Warns of held-out pairs that stand in the train split too. They stay: a published split is judged as it is."""
     held = {pair: split for split, read in found.splits.items() if split != "train" for pair in read()}
