@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlm.base.config import Language
-from mlm.data.language.floor import Floor, compute_masked_floor, make_floor
+from mlm.data.language.floor import Floor, compute_masked_floor
 from mlm.data.language.grammar import build_grammar, encode_texts
 from mlm.data.language.hmm import HMM, compute_favorite_log_likelihood, compute_fit_probs, compute_state_marginals
 from mlm.data.language.posterior import compute_posterior, map_latents, predict_words
@@ -83,7 +83,7 @@ def reweight_floor(found: Floor, words_NxL: np.ndarray) -> Floor:
     What is right is weighed alike, so that the accuracy is that of a hidden word with as many others hidden.
     """
     times_N = compute_loss_weights(words_NxL, found.count_N)
-    return make_floor(found.nats_N * times_N, found.correct_N * times_N, (words_NxL >= 0).sum(1))
+    return Floor(found.nats_N * times_N, found.correct_N * times_N, (words_NxL >= 0).sum(1))
 
 
 def compute_loss_weights(words_NxL: np.ndarray, hidden_N: np.ndarray) -> np.ndarray:

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base.estimates import compute_ratio
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import causal_posterior
 from mlm.data.language.grammar import Grammar
@@ -32,12 +31,8 @@ PARTS = ("kind", "number", "word")
 
 
 class Floor(NamedTuple):
-    """Loss in nats and accuracy per predicted word, their standard errors, and the sums over each row behind them."""
+    """Sums over the predicted words of each row: their nats, how many are the likeliest word, their number."""
 
-    loss: float
-    loss_error: float
-    accuracy: float
-    accuracy_error: float
     nats_N: np.ndarray
     correct_N: np.ndarray
     count_N: np.ndarray
@@ -53,12 +48,7 @@ def compute_floor(hmm: HMM, words_NxL: np.ndarray, known: Posterior) -> Floor:
         np.bincount(row_K, np.asarray(value_K, np.float64), len(words_NxL))
         for value_K in (-log_prob_K, best_K == words_NxL[row_K, known.position_K])
     )
-    return make_floor(nats_N, right_N, np.bincount(row_K, minlength=len(words_NxL)))
-
-
-def make_floor(nats_N: np.ndarray, right_N: np.ndarray, count_N: np.ndarray) -> Floor:
-    """The floor of several examples, N each, from sums over the masked tokens of each example."""
-    return Floor(*compute_ratio(nats_N, count_N), *compute_ratio(right_N, count_N), nats_N, right_N, count_N)
+    return Floor(nats_N, right_N, np.bincount(row_K, minlength=len(words_NxL)))
 
 
 def compute_masked_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> Floor:
@@ -91,7 +81,7 @@ def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window:
 
 def add_floors(one: Floor, other: Floor) -> Floor:
     """The floor of models that predict what both floors are of: their sums over each row, added up."""
-    return make_floor(*(a_N + b_N for a_N, b_N in zip(one[-3:], other[-3:], strict=True)))
+    return Floor(*(a_N + b_N for a_N, b_N in zip(one, other, strict=True)))
 
 
 def compute_vocab_groups(language: Grammar, pieces: list[str]) -> tuple[np.ndarray, np.ndarray]:

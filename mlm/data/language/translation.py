@@ -21,7 +21,7 @@ from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import grammar as grammars
-from mlm.data.language.floor import Floor, make_floor
+from mlm.data.language.floor import Floor
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
 from mlm.data.language.hmm import compute_topic_posterior, sample_documents, sample_latents
 from mlm.data.language.lexicon import NOUNS, OTHER_NUMBER, TARGET_ENDINGS, VERBS
@@ -206,4 +206,4 @@ def compute_floor(language: Language, rows: Iterable[Sequence[tuple[str, str]]])
     nats_N, right_N, count_N = np.array(sums_Nx3, float).T.copy()
     if not np.isfinite(nats_N).all():
         raise ValueError(f"row {np.flatnonzero(~np.isfinite(nats_N))[0]}: expected complete pairs of the two languages")
-    return make_floor(nats_N, right_N, count_N)
+    return Floor(nats_N, right_N, count_N)

@@ -162,7 +162,8 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     references = []
     for loss, spec in specs.items():
         files = {name: folder / f"{loss.name}-{name}.npz" for name in ("floor", *spec.weaker_floors)}
-        loss_floors = {name: floor.Floor(**np.load(file)) for name, file in files.items()}
+        sums = {name: np.load(file) for name, file in files.items()}  # older files hold more than a Floor's
+        loss_floors = {name: floor.Floor(*(one[part] for part in floor.Floor._fields)) for name, one in sums.items()}
         references.append(make_floor_references(loss, loss_floors))
         if spec.document:
             document = np.load(folder / f"{loss.name}-document.npz")
