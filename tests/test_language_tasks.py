@@ -31,7 +31,7 @@ def task_examples(request):
 
 
 def text(given):
-    return "\n".join(repr(tuple(example)) for example in given).encode()
+    return "\n".join(repr(example[:4]) for example in given).encode()
 
 
 def test_examples_are_those_of_their_format(task_examples):

@@ -213,10 +213,8 @@ def compute_posterior(
     class_NxLxC, topic_NxT, name_NxM = map_batches(infer, EXAMPLE_BATCH, words_NxL, visible_NxL, *ends_NxS)
     # The queried word is no evidence on the latents, even where it is visible to the other words of its row.
     word_K, own_Kx1 = words_NxL[row_K, column_K], visible_NxL[row_K, column_K][:, None]
-    own_KxT, own_KxM = (
-        odds_Z + np.where(own_Kx1, odds_WxZ[word_K], 0) - odds_Z
-        for odds_WxZ, odds_Z in jax.device_get(_make_latent_tables(put_on_device(hmm)))
-    )
+    tables = jax.device_get(_make_latent_tables(put_on_device(hmm)))
+    own_KxT, own_KxM = (odds_Z + np.where(own_Kx1, odds_WxZ[word_K], 0) - odds_Z for odds_WxZ, odds_Z in tables)
     found = class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM
     return make_posterior(row_K, column_K, *found, select_seen(hmm, words_NxL, visible_NxL, row_K, column_K))
 

@@ -143,10 +143,8 @@ def compute_posterior(language: Language, given: Sequence[Example]) -> np.ndarra
 
 def _score(_, given: Sequence[Example], share_NxL: np.ndarray) -> OptimalScore:
     """The likeliest word of each passage: of exact match; a longer answer may be worth more by its F1."""
-    right_N = [
-        compute_word_offsets(one.texts[1].split())[place] == one.label[0][1]
-        for one, place in zip(given, share_NxL.argmax(1), strict=True)
-    ]
+    chosen = zip(given, share_NxL.argmax(1), strict=True)
+    right_N = [compute_word_offsets(one.texts[1].split())[place] == one.label[0][1] for one, place in chosen]
     return OptimalScore(np.array(right_N, float), np.ones(len(given)), share_NxL.max(1))
 
 

@@ -94,10 +94,8 @@ def compute_pair_posterior(hmm: HMM, one_NxL: np.ndarray, two_NxL: np.ndarray) -
     words: -1 where there is none.
     """
     # Each passage's evidence, scaled by its largest: the scales are common to both answers.
-    one_NxT, two_NxT = (
-        np.exp(odds_NxT - odds_NxT.max(1, keepdims=True))
-        for odds_NxT in (compute_topic_log_likelihood(hmm, words_NxL) for words_NxL in (one_NxL, two_NxL))
-    )
+    both = (compute_topic_log_likelihood(hmm, words_NxL) for words_NxL in (one_NxL, two_NxL))
+    one_NxT, two_NxT = (np.exp(odds_NxT - odds_NxT.max(1, keepdims=True)) for odds_NxT in both)
     same_TxT = np.diag(hmm.topic_T)
     other_TxT = hmm.topic_T * (1 - np.eye(len(hmm.topic_T)))
     differ_TxT = hmm.topic_T[:, None] * other_TxT / other_TxT.sum(1, keepdims=True)

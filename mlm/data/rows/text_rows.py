@@ -144,10 +144,7 @@ def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple
 def load_dataset(
     cfg: config.Config, tokenizer: Tokenizer | None = None, *, processes: int = 1, verify: bool = False
 ) -> PackedDataset:
-    """The examples of both splits; raises ConfigError as `make_packer` does.
-
-    processes: how many pack shards at once. verify: whether all files of the cache are hashed.
-    """
+    """The examples of both splits; arguments as of pack.load_dataset. Raises ConfigError as `make_packer` does."""
     packer, tokenizer = make_packer(cfg, tokenizer)
     is_made = False
 

@@ -77,7 +77,7 @@ def make_example(
         prefix = [texts.pop(1)] if labelled.text_pair_column else []
         texts[1:] = (" ".join((*prefix, one)) for one in texts[1:])
     name = labelled.id_column
-    example_id = require_text(values[name], f"{where}: {name}") if name else str(index)
+    example_id = require_text(str(values[name]), f"{where}: {name}") if name else str(index)
     label = parse_label(values[labelled.label_column], f"{where}: label") if labelled.label_column else None
     return Example(example_id, tuple(texts), label=label)
 
@@ -94,14 +94,20 @@ def normalize_label(label: str) -> str:
     return unicodedata.normalize("NFC", label.strip())
 
 
-def parse_number(value: Any, where: str) -> float:
-    """A finite number that float32 holds."""
+def convert_number(value: Any) -> float:
+    """A finite number that float32 holds; NaN for what is none."""
     try:
-        parsed = float(value) if "_" not in str(value) else math.nan
+        number = float(value) if "_" not in str(value) else math.nan
     except (ValueError, TypeError, OverflowError):
-        parsed = math.nan
-    errors.require(abs(parsed) <= MAX_NUMBER, where, value, "a finite number")
-    return parsed
+        return math.nan
+    return number if abs(number) <= MAX_NUMBER else math.nan
+
+
+def parse_number(value: Any, where: str) -> float:
+    """The number of `convert_number`; raises ConfigError where there is none."""
+    number = convert_number(value)
+    errors.require(not math.isnan(number), where, value, "a finite number")
+    return number
 
 
 def require_column(name: str, names: Sequence[str], where: str, noun: str = "column") -> None:

@@ -30,7 +30,7 @@ MAX_SQUAD_BYTES = 2**29  # of a file, which is read at once
 
 def read_table(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The rows of a file of records; csv and tsv have no header where columns are named by number."""
-    columns, label, name = examples.list_columns(labelled), labelled.label_column, labelled.id_column
+    columns, label = examples.list_columns(labelled), labelled.label_column
     layout, has_header = {}, True
     if labelled.format in records.DELIMITERS:
         has_header = not labelled.text_column.isdecimal()
@@ -48,7 +48,6 @@ def read_table(path: Path, labelled: config.Labelled, parse_label: LabelParser) 
         if label and not has_header and not index and not labelled.labels:
             examples.require_no_heading(values[label], f"{where}: label")
         values |= {label: _format_label(values[label], f"{where}: {label}")} if label else {}
-        values |= {name: str(values[name])} if name else {}
         yield examples.make_example(labelled, values, parse_label, where, index)
 
 

@@ -53,7 +53,7 @@ def write_task(
     rows, names, without = _read_rows(path, columns)
     labels, found = list[str](), f"texts that belong together: {', '.join(names)}"
     if not objective:
-        if not any(math.isnan(_parse_number(row.label)) for row in rows):
+        if not any(math.isnan(examples.convert_number(row.label)) for row in rows):
             rows = [row._replace(label=WHOLE_NUMBER.sub("", row.label)) for row in rows]
         objective, labels, found = infer_objective(path, rows)
     sides = _split_rows(rows, share, seed, by_label=objective == "classification")
@@ -99,7 +99,7 @@ def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[s
     if fits and len({len(words) for words, _ in cells}) > 1:
         tags = sorted({label for _, labels in cells for label in labels})
         return "tagging", tags, f"a tag for each word: {examples.format_names(tags)}"
-    numbers = [_parse_number(label) for label in counts]
+    numbers = list(map(examples.convert_number, counts))
     are_few = len(counts) <= MAX_WHOLE_CLASSES and all(number.is_integer() for number in numbers)
     if not are_few and not any(map(math.isnan, numbers)):
         return "regression", [], f"numbers from {min(numbers):g} to {max(numbers):g}"
@@ -160,14 +160,6 @@ def _marks_stretches(rows: Sequence[LabelledRow]) -> bool:
     are_marks = all(tag == "O" or MARK.match(tag) for _, tag in pairs)
     follow = all(before[2:] == tag[2:] for before, tag in pairs if tag.startswith("I-"))
     return are_marks and follow and any(tag != "O" for _, tag in pairs)
-
-
-def _parse_number(label: str) -> float:
-    """A number; NaN where it is none."""
-    try:
-        return examples.parse_number(label, "")
-    except errors.ConfigError:
-        return math.nan
 
 
 def _is_held_out(texts: Sequence[str], share: float, seed: int) -> bool:

@@ -1,6 +1,4 @@
-"""Aligned text: pairs of a text and its translation, in two files line by line, in one with a tab between them or with
-rows, or drawn, where no folder of files is named.
-"""
+"""Aligned text: pairs in two files line by line, in one with tabs or of rows, or drawn where no folder is named."""
 
 import functools
 import hashlib

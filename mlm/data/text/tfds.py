@@ -148,11 +148,11 @@ def _open_labelled_builder(data):
 
 
 def _read_examples(builder, split: str, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
-    features, columns = builder.info.features, examples.list_columns(labelled)
+    features, columns, label = builder.info.features, examples.list_columns(labelled), labelled.label_column
     for index, record in enumerate(builder.as_data_source(split=split)):
         where = f"{builder.info.full_name}, split {split}, record {index}"
         values = {name: _format_value(features[name], record[name], f"{where}: {name}") for name in columns}
-        values |= {name: str(values[name]) for name in (labelled.label_column, labelled.id_column) if name}
+        values |= {label: str(values[label])} if label else {}
         yield examples.make_example(labelled, values, parse_label, where, index)
 
 

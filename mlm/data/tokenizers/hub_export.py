@@ -55,10 +55,9 @@ def _find_special_tokens(tool, kind):
     """tokenizer.json of a tool of ours which finds the special tokens in a text; [MASK] takes the space before it."""
     import tokenizers
 
-    takes_space = {SPECIAL_TOKENS[MASK]: kind != "characters"}
-    tool.add_special_tokens(
-        [tokenizers.AddedToken(name, lstrip=takes_space.get(name, False), normalized=False) for name in SPECIAL_TOKENS]
-    )
+    spaced = SPECIAL_TOKENS[MASK] if kind != "characters" else ""
+    tokens = [tokenizers.AddedToken(name, lstrip=name == spaced, normalized=False) for name in SPECIAL_TOKENS]
+    tool.add_special_tokens(tokens)
     return json.loads(tool.to_str())
 
 
