@@ -19,6 +19,7 @@ from mlm.data.text import files
 
 MAX_LABELS = 10_000  # labels of a task
 UNUSED_FIELDS = ("train_documents", "validation_documents", "words")  # of the built-in language, which no task reads
+LATER_FIELDS = ("choice_columns", "negative_column")  # tasks without them keep the digest from before
 LOCATION_FIELDS = (*examples.FILE_FIELDS.values(), "scores")  # fields that change no example by themselves
 
 
@@ -52,10 +53,8 @@ def hash_content(data: config.Data) -> str:
         fields = {name: one for name, one in fields.items() if name not in UNUSED_FIELDS}
         parts = [data.task, language.FORMAT, RNG_VERSIONS["language"], fields]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    options = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in LOCATION_FIELDS}
-    for name in ("choice_columns", "negative_column"):
-        if not options[name]:
-            del options[name]  # a later field: tasks without it keep their digest
+    left_out = {*LOCATION_FIELDS, *(name for name in LATER_FIELDS if not getattr(data.labelled, name))}
+    options = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in left_out}
     if data.labelled.format == "tfds":
         from mlm.data.text import tfds  # an extra
 

@@ -166,7 +166,7 @@ def _make_digests_path(cache_dir, paths) -> Path:
 
 
 def divide_file(path: str, boundary: Boundary | None, num_bytes: int) -> list[FilePart]:
-    """Parts of about so many bytes of a file, each from the beginning of a document on.
+    """Parts of about so many bytes of a file, each from the beginning of a document or, in Parquet, of a row group on.
 
     A file that is not `records.is_divisible`, and a text in which no line starts a document, stay whole.
 
@@ -177,7 +177,9 @@ def divide_file(path: str, boundary: Boundary | None, num_bytes: int) -> list[Fi
         return [FilePart(path)]
     kind, starts = records.detect_kind(path), [0]
     if kind == records.PARQUET:
-        starts = _choose_groups(path, num_bytes)
+        for place in records.locate_row_groups(path)[1:]:
+            if place >= starts[-1] + num_bytes:
+                starts.append(place)
     elif kind == records.JSON:
         starts = _find_lines(path, num_bytes, lambda line: True)
     elif boundary:
@@ -185,15 +187,6 @@ def divide_file(path: str, boundary: Boundary | None, num_bytes: int) -> list[Fi
     if len(starts) == 1:
         return [FilePart(path)]
     return [FilePart(path, start, end) for start, end in itertools.pairwise([*starts, size])]
-
-
-def _choose_groups(path, num_bytes) -> list[int]:
-    """Where parts of a Parquet file begin: at some of its row groups, the first at 0."""
-    starts = [0]
-    for place in records.locate_row_groups(path)[1:]:
-        if place >= starts[-1] + num_bytes:
-            starts.append(place)
-    return starts
 
 
 def _find_lines(path, num_bytes, boundary) -> list[int]:

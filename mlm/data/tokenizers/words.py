@@ -1,5 +1,6 @@
 """Words between white space, or characters, as a vocabulary: the most frequent ones of a text."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -23,9 +24,7 @@ def _select_entries(counts, vocab_size):
 
 def train_words(vocab_size, sentences):
     """The most frequent words between white space; all of them for a size of 0."""
-    counts = Counter()
-    for sentence in sentences:
-        counts.update(sentence.split())
+    counts = Counter(itertools.chain.from_iterable(map(str.split, sentences)))
     for special in SPECIAL_TOKENS:
         counts.pop(special, None)
     return "\n".join([*SPECIAL_TOKENS, *_select_entries(counts, vocab_size)]).encode()
@@ -58,9 +57,7 @@ def recognize_mask_token(tokenizer: Tokenizer) -> Tokenizer:
 
 def train_characters(vocab_size, texts):
     """The most frequent characters, white space and line ends among them; all of them for a size of 0."""
-    counts = Counter()
-    for text in texts:
-        counts.update(text)
+    counts = Counter(itertools.chain.from_iterable(texts))
     return json.dumps("".join(_select_entries(counts, vocab_size)), ensure_ascii=False).encode()
 
 
