@@ -49,7 +49,8 @@ class ForwardModel(NamedTuple):
 def add_end_state(hmm: HMM) -> HMM:
     """The language with the end of a document as one more state, class and word, the last of each.
 
-    It can follow the state `end`, with a weight of 1 beside the probabilities of what else can follow.
+    It can follow the state `end`, with a weight of 1 beside the probabilities of what else can: `_compute_fit_weights`
+    says when.
     """
     states, classes = hmm.class_SxC.shape
     trans_SxS, class_SxC = np.pad(hmm.trans_SxS, (0, 1)), np.pad(hmm.class_SxC, (0, 1))

@@ -97,11 +97,11 @@ def build_transitions(language: Language) -> dict[State, dict[State, float]]:
         table[that] = {seeing: 0.4, seen_by: 0.6 * named / 2} | into("inner", n, n, 0.6 * (1 - named / 2))
         table[seeing] = into("modifier", n, n, 1.0)
         table[seen_by] = {State("transitive", "inner", n + "s"): 1.0}
-        go_on = lambda h, n=n: {
-            State("preposition", "inner", n + h): more,
-            State("transitive", "inner", n + h): 1 - more,
-        }
-        phrase("inner", n, go_on)
+        phrase(
+            "inner",
+            n,
+            lambda h, n=n: {State("preposition", "inner", n + h): more, State("transitive", "inner", n + h): 1 - more},
+        )
         for h in "sp":
             deeper, verb = State("preposition", "inner", n + h), State("transitive", "inner", n + h)
             table[deeper] = into("deep", n + h, h, 1.0)

@@ -266,7 +266,7 @@ def _select_split(corpus, data, split):
     if not data.search_fraction:
         return _select_real_split(corpus, data.validation_fraction, split)
     train = _select_real_split(corpus, data.validation_fraction, "train")
-    return _divide(train, slice(8, 16), data.search_fraction, split)
+    return _divide(train, slice(8, 16), data.search_fraction, split)  # the other half decides the real split
 
 
 def _divide(documents, half, fraction, split):
