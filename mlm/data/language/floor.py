@@ -45,8 +45,8 @@ def compute_floor(hmm: HMM, words_NxL: np.ndarray, known: Posterior) -> Floor:
     if not np.isfinite(log_prob_K).all():
         raise ValueError(f"row {row_K[~np.isfinite(log_prob_K)][0]}: its words have probability 0 in this language")
     values_2xK = -log_prob_K, best_K == words_NxL[row_K, known.position_K]
-    sums_2xN = (np.bincount(row_K, np.asarray(value_K, np.float64), len(words_NxL)) for value_K in values_2xK)
-    return Floor(*sums_2xN, np.bincount(row_K, minlength=len(words_NxL)))
+    nats_N, right_N = (np.bincount(row_K, np.asarray(value_K, np.float64), len(words_NxL)) for value_K in values_2xK)
+    return Floor(nats_N, right_N, np.bincount(row_K, minlength=len(words_NxL)))
 
 
 def compute_masked_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> Floor:
