@@ -42,10 +42,12 @@ def test_nuls_and_a_line_without_an_end_hold_little_memory(tmp_path, caplog):
 def test_sentences_are_cut_at_spaces_lose_nothing_and_are_counted(monkeypatch):
     monkeypatch.setattr(corpus, "MAX_SENTENCE_LENGTH", 30)
     text = "a word " * 50 + "\n" + "x" * 100 + ". short. " + "y" * 29
-    long = corpus.make_long_sentence_counter()
-    found = list(corpus.split_sentences(text, long))
+    faults = warnings_.WarningCounter()
+    found = list(corpus.split_sentences(text, faults))
     assert "".join("".join(found).split()) == "".join(text.split()) and max(map(len, found)) <= 30
-    assert long.count == 2 and "a word a word a word a word a" in found and "short." in found
+    assert (
+        faults.counts == {corpus.LONG_SENTENCES: 2} and "a word a word a word a word a" in found and "short." in found
+    )
     whole = "One. Two!\nThree\u3002Four."
     assert list(corpus.split_sentences(whole)) == ["One.", "Two!", "Three\u3002", "Four."]
 

@@ -146,7 +146,7 @@ def test_a_long_document_is_cut_between_characters_and_counted(tmp_path, caplog,
     (tmp_path / "a.txt").write_text("é€" * 300, encoding="utf-8")
     found = [one.text for one in files.read_documents([str(tmp_path / "a.txt")], files.make_boundary("", "file"))]
     assert "".join(found) == "é€" * 300 and max(map(len, found)) <= 101
-    assert "documents longer than 101 characters, cut" in caplog.text and "not UTF-8" not in caplog.text
+    assert files.LONG_DOCUMENTS in caplog.text and "not UTF-8" not in caplog.text
 
 
 def test_a_tfds_data_set_of_the_same_texts_is_the_same_corpus(tmp_path):

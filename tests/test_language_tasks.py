@@ -31,7 +31,7 @@ def task_examples(request):
 
 
 def text(given):
-    return "\n".join(repr(tuple(example)) for example in given).encode()
+    return "\n".join(repr(example[:4]) for example in given).encode()
 
 
 def test_examples_are_those_of_their_format(task_examples):
@@ -109,11 +109,6 @@ def test_a_label_is_one_of_the_task_s(task_examples):
     if task.objective == "classification":
         often_C = np.bincount([names.index(one.label) for one in given], minlength=len(names)) / len(given)
         np.testing.assert_allclose(often_C, 1 / len(names), atol=4 * (len(names) * len(given)) ** -0.5)
-
-
-def test_a_split_that_is_none_is_refused(task_examples):
-    with pytest.raises(errors.ConfigError, match="split = 'test2': expected one of train, dev, test; did you mean"):
-        next(task_examples[1].generate_examples(LANGUAGE, "test2", 1))
 
 
 @pytest.fixture(scope="module")

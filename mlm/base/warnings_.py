@@ -1,4 +1,4 @@
-"""Warnings that are logged once, and faults of a corpus, which are counted and reported in one line."""
+"""Warnings that are logged once, and faults of a corpus, which are counted and reported in a line for each kind."""
 
 import functools
 
@@ -6,20 +6,20 @@ from absl import logging
 
 
 class WarningCounter:
-    """A count of one kind of fault and the place of the first."""
+    """How many faults of each kind there are, and the place of the first."""
 
-    def __init__(self, what: str):
-        self.description, self.count, self.first_place = what, 0, ""
+    def __init__(self):
+        self.counts, self._first_places = dict[str, int](), dict[str, str]()
 
-    def add(self, place: str) -> None:
-        """Counts a fault at a place; `report` names only the first place."""
-        self.count += 1
-        self.first_place = self.first_place or place
+    def add(self, kind: str, place: str) -> None:
+        """Counts a fault of a kind, such as "empty files", at a place; `report` names only the first place."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self._first_places.setdefault(kind, place)
 
     def report(self) -> None:
-        """Logs the count in one line, once in a process; logs nothing if there was no fault."""
-        if self.count:
-            warn_once(f"{self.count} {self.description}, the first in {self.first_place}")
+        """Logs the count of each kind in one line, once in a process; logs nothing if there was no fault."""
+        for kind, count in self.counts.items():
+            warn_once(f"{count} {kind}, the first in {self._first_places[kind]}")
 
 
 @functools.cache

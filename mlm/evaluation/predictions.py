@@ -8,7 +8,7 @@ import numpy as np
 from mlm.base import config
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_kind
 from mlm.data.rows import pack
-from mlm.data.tasks import splits
+from mlm.data.tasks import tasks
 from mlm.evaluation.evaluations import SPLITS, EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.report.table import Column
 from mlm.training.run.directory import RunDirectory
@@ -31,7 +31,7 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
     return [
         EvaluationCase("predictions", name, {"split": name, "max_examples": cfg.eval.max_examples, "format": FORMAT})
         for name in SPLITS
-        if name == "dev" or splits.has_test(cfg.data)
+        if name == "dev" or cfg.data.labelled.test or cfg.data.task in tasks.LANGUAGE_TASKS
     ]
 
 

@@ -47,15 +47,15 @@ def build_queries(tokenizer: Tokenizer, sentences: Sequence[str], length: int) -
     """
     unique: dict[tuple, int] = {}
     unique_indices = [unique.setdefault(tuple(ids), len(unique)) for ids in tokenizer.encode_batch(list(sentences))]
-    warning = WarningCounter(f"sentences longer than {length - 2} tokens, split over several sequences")
-    sequences, sentence_of_sequence = [], []
+    sequences, sentence_of_sequence, faults = [], [], WarningCounter()
     for sentence, ids in enumerate(unique):
         spans = list(split_at_words(tokenizer.find_word_starts(np.array(ids, int)), length - 2))
         sequences += [[CLS, *ids[start:end], SEP] for start, end in spans]
         sentence_of_sequence += [sentence] * len(spans)
         if len(spans) > 1:
-            warning.add(repr(tokenizer.decode(ids)[:40]))
-    warning.report()
+            kind = f"sentences longer than {length - 2} tokens, split over several sequences"
+            faults.add(kind, repr(tokenizer.decode(ids)[:40]))
+    faults.report()
     ids_RxL = np.full((len(sequences), length), PAD, np.int32)
     for ids_L, sequence in zip(ids_RxL, sequences, strict=True):
         ids_L[: len(sequence)] = sequence

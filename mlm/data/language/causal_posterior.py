@@ -4,8 +4,7 @@ Rows are as in `posterior`. A document holds as many sentences as fit in `length
 reader does not know how many words these are. A next word comes if its sentence fits; the document ends if a sentence
 has just ended and the next one does not fit. Given the state, whether a sentence fits depends on nothing that came
 before (`HMM`). So forward recursion gives each state of the next word a weight, to be multiplied by the probability
-that its sentence fits; the document's end has the weight of having been in `end`, times the probability that the next
-does not fit.
+that its sentence fits; the document's end has the weight of `end`, times the probability that the next does not fit.
 
 Letters in array names: N rows, L places, P places and one more, K queried places of all rows, B rows or queried places
 of a batch, S states and the end, C classes and the end, W words and the end, T topics, M names, Z latent values, F
@@ -146,10 +145,9 @@ def _compute_posterior(reader, words_NxL, window) -> Posterior:
         before_FxS.append(before_FxS[-1] @ reader.hmm.trans_SxS)
     first_KxS = np.array(before_FxS)[np.maximum(written_K - window, 0)]
     infer = functools.partial(_infer_windows, hmm, weight_FxS)
+    found = map_batches(infer, WINDOW_BATCH, words_KxI, written_K, first_KxS)
     seen_KxI = words_KxI[:, :-1] if reader.hmm.favorites else words_KxI[:, :0]
-    return make_posterior(
-        *queried, *map_batches(infer, WINDOW_BATCH, words_KxI, written_K, first_KxS), seen_KxL=seen_KxI
-    )
+    return make_posterior(*queried, *found, seen_KxL=seen_KxI)
 
 
 def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Posterior:

@@ -7,8 +7,7 @@ words; so by the chain rule the loss is expected to be -log P(words | their numb
 any other. The number is not to be had for nothing: a causal model pays for it when it predicts the end. By `HMM` it
 tells no more than that the chain is in `end` at the last word, and `compute_length_log_probs` is what it costs.
 
-Letters in array names: N rows, L places, P counts of words, S states, Z latent values, R masked copies of
-rows, r those of a batch.
+Letters in array names: N rows, L places, P counts of words, S states, Z latent values, R masked rows, r of a batch.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlm.base.config import Language
-from mlm.data.language.floor import Floor, compute_masked_floor, make_floor
+from mlm.data.language.floor import Floor, compute_masked_floor
 from mlm.data.language.grammar import build_grammar, encode_texts
 from mlm.data.language.hmm import HMM, compute_favorite_log_likelihood, compute_fit_probs, compute_state_marginals
 from mlm.data.language.posterior import compute_posterior, map_latents, predict_words
@@ -84,7 +83,7 @@ def reweight_floor(found: Floor, words_NxL: np.ndarray) -> Floor:
     What is right is weighed alike, so that the accuracy is that of a hidden word with as many others hidden.
     """
     times_N = compute_loss_weights(words_NxL, found.count_N)
-    return make_floor(found.nats_N * times_N, found.correct_N * times_N, (words_NxL >= 0).sum(1))
+    return Floor(found.nats_N * times_N, found.correct_N * times_N, (words_NxL >= 0).sum(1))
 
 
 def compute_loss_weights(words_NxL: np.ndarray, hidden_N: np.ndarray) -> np.ndarray:
@@ -141,11 +140,7 @@ def compute_integrated_loss(hmm: HMM, words_NxL: np.ndarray, seed: int, orders: 
                 share += [1 / (k * len(masked[-1]))] * len(masked[-1])  # P(k) is 1 / n, the weight n / k
                 of_row += [row] * len(masked[-1])
         masked_RxL, of_row_R = np.concatenate(masked), np.array(of_row)
-        parts = [
-            compute_masked_floor(
-                hmm, words_NxL[of_row_R[begin : begin + MASK_BATCH]], masked_RxL[begin : begin + MASK_BATCH]
-            ).nats_N
-            for begin in range(0, len(of_row), MASK_BATCH)
-        ]
+        batches = (slice(begin, begin + MASK_BATCH) for begin in range(0, len(of_row), MASK_BATCH))
+        parts = [compute_masked_floor(hmm, words_NxL[of_row_R[r]], masked_RxL[r]).nats_N for r in batches]
         nats_N += np.bincount(of_row_R, np.concatenate(parts) * share, len(words_NxL)) / orders
     return nats_N

@@ -21,15 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base.estimates import compute_ratio
 from mlm.base.special import NUM_SPECIAL
-from mlm.data.language.causal_posterior import (
-    add_end_state,
-    append_end,
-    compute_backward_posterior,
-    compute_causal_posterior,
-    reverse_words,
-)
+from mlm.data.language import causal_posterior
 from mlm.data.language.grammar import Grammar
 from mlm.data.language.hmm import HMM
 from mlm.data.language.posterior import Posterior, compute_posterior, predict_words
@@ -38,12 +31,8 @@ PARTS = ("kind", "number", "word")
 
 
 class Floor(NamedTuple):
-    """Loss in nats and accuracy per predicted word, their standard errors, and the sums over each row behind them."""
+    """Sums over the predicted words of each row: their nats, how many are the likeliest word, their number."""
 
-    loss: float
-    loss_error: float
-    accuracy: float
-    accuracy_error: float
     nats_N: np.ndarray
     correct_N: np.ndarray
     count_N: np.ndarray
@@ -55,16 +44,9 @@ def compute_floor(hmm: HMM, words_NxL: np.ndarray, known: Posterior) -> Floor:
     row_K = known.example_K
     if not np.isfinite(log_prob_K).all():
         raise ValueError(f"row {row_K[~np.isfinite(log_prob_K)][0]}: its words have probability 0 in this language")
-    nats_N, right_N = (
-        np.bincount(row_K, np.asarray(value_K, np.float64), len(words_NxL))
-        for value_K in (-log_prob_K, best_K == words_NxL[row_K, known.position_K])
-    )
-    return make_floor(nats_N, right_N, np.bincount(row_K, minlength=len(words_NxL)))
-
-
-def make_floor(nats_N: np.ndarray, right_N: np.ndarray, count_N: np.ndarray) -> Floor:
-    """The floor of several examples, N each, from sums over the masked tokens of each example."""
-    return Floor(*compute_ratio(nats_N, count_N), *compute_ratio(right_N, count_N), nats_N, right_N, count_N)
+    values_2xK = -log_prob_K, best_K == words_NxL[row_K, known.position_K]
+    nats_N, right_N = (np.bincount(row_K, np.asarray(value_K, np.float64), len(words_NxL)) for value_K in values_2xK)
+    return Floor(nats_N, right_N, np.bincount(row_K, minlength=len(words_NxL)))
 
 
 def compute_masked_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> Floor:
@@ -82,8 +64,8 @@ def compute_causal_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: i
     window: they see so many words alone. count_N is a row's words and 1; nats_N is minus the log-probability of the
     document where there is no window.
     """
-    known = compute_causal_posterior(hmm, words_NxL, length, window)
-    return compute_floor(add_end_state(hmm), append_end(hmm, words_NxL), known)
+    known = causal_posterior.compute_causal_posterior(hmm, words_NxL, length, window)
+    return compute_floor(causal_posterior.add_end_state(hmm), causal_posterior.append_end(hmm, words_NxL), known)
 
 
 def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Floor:
@@ -91,13 +73,13 @@ def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window:
 
     By the chain rule nats_N is that of `compute_causal_floor`: it is the same document's log-probability.
     """
-    known = compute_backward_posterior(hmm, words_NxL, length, window)
-    return compute_floor(add_end_state(hmm), reverse_words(hmm, words_NxL), known)
+    known = causal_posterior.compute_backward_posterior(hmm, words_NxL, length, window)
+    return compute_floor(causal_posterior.add_end_state(hmm), causal_posterior.reverse_words(hmm, words_NxL), known)
 
 
 def add_floors(one: Floor, other: Floor) -> Floor:
     """The floor of models that predict what both floors are of: their sums over each row, added up."""
-    return make_floor(*(a_N + b_N for a_N, b_N in zip(one[-3:], other[-3:], strict=True)))
+    return Floor(*(a_N + b_N for a_N, b_N in zip(one, other, strict=True)))
 
 
 def compute_vocab_groups(language: Grammar, pieces: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -114,20 +96,20 @@ def compute_vocab_groups(language: Grammar, pieces: list[str]) -> tuple[np.ndarr
 
 def decompose_causal_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
     """The parts of `compute_causal_floor`."""
-    known = compute_causal_posterior(language.hmm, words_NxL, length)
-    return decompose_floor(_add_end_kind(language), append_end(language.hmm, words_NxL), known)
+    known = causal_posterior.compute_causal_posterior(language.hmm, words_NxL, length)
+    return decompose_floor(_add_end_kind(language), causal_posterior.append_end(language.hmm, words_NxL), known)
 
 
 def decompose_two_stack_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
     """The parts of what is read from the left and from the right; the beginning is a kind as the end is."""
-    known = compute_backward_posterior(language.hmm, words_NxL, length)
-    right = decompose_floor(_add_end_kind(language), reverse_words(language.hmm, words_NxL), known)
+    known = causal_posterior.compute_backward_posterior(language.hmm, words_NxL, length)
+    right = decompose_floor(_add_end_kind(language), causal_posterior.reverse_words(language.hmm, words_NxL), known)
     return {part: nats_N + right[part] for part, nats_N in decompose_causal_floor(language, words_NxL, length).items()}
 
 
 def _add_end_kind(language: Grammar) -> Grammar:
     names = {"kind_W": np.append(language.kind_W, "end"), "number_W": np.append(language.number_W, "")}
-    return language._replace(hmm=add_end_state(language.hmm), **names)
+    return language._replace(hmm=causal_posterior.add_end_state(language.hmm), **names)
 
 
 def _group_classes(hmm: HMM, *names_W: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ M names, F fields, L places of a document.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language.hmm import HMM, Favorites, sample_documents
-from mlm.data.language.lexicon import INFLECTED, NOUN_ENDINGS, VERB_ENDINGS, VERBS, build_classes
+from mlm.data.language.lexicon import INFLECTED, NOUN_ENDINGS, OTHER_NUMBER, VERB_ENDINGS, VERBS, build_classes
 
 ADJECTIVE_PROB = 0.3  # probability that a noun phrase takes a further adjective
 MARKED_DETERMINER_PROB = 0.3  # share of determiners that show number
@@ -32,8 +33,7 @@ DOCUMENT_BATCH = 256  # documents sampled at a time: changes speed and memory, n
 class State(NamedTuple):
     """A place in the sentence: what is written there, in which part of it, and the numbers held there, its own last."""
 
-    kind: str  # determiner | adjective | noun | name | transitive | intransitive | preposition | that
-    #     | adverb | stop
+    kind: str  # determiner, adjective, noun, name, transitive, intransitive, preposition, that, adverb or stop
     part: str  # subject | modifier | relative | inner | deep | main | object | "" (once a sentence)
     numbers: str  # s or p each; "ps": in the modifier of a plural subject, a singular
 
@@ -118,14 +118,11 @@ def build_transitions(language: Language) -> dict[State, dict[State, float]]:
 
 def check(language: Language) -> None:
     """Raises ConfigError for ingredients that do not go together."""
-    if language.num_favorites:
-        field, below = "config.data.language.recall_prob", "below 1, since config.data.language.num_favorites is set"
-        errors.require(language.recall_prob < 1, field, language.recall_prob, below)
-    if language.morphology:
-        field, none = "config.data.language.ambiguity_prob", "0, since config.data.language.morphology gives endings"
-        errors.require(
-            language.ambiguity_prob == 0, field, language.ambiguity_prob, f"{none} to nouns that no verb has"
-        )
+    recall, ambiguity = language.recall_prob, language.ambiguity_prob
+    expected = "below 1, since config.data.language.num_favorites is set"
+    errors.require(not language.num_favorites or recall < 1, "config.data.language.recall_prob", recall, expected)
+    expected = "0, since config.data.language.morphology gives endings to nouns that no verb has"
+    errors.require(not language.morphology or not ambiguity, "config.data.language.ambiguity_prob", ambiguity, expected)
     build_classes(language)
 
 
@@ -145,18 +142,10 @@ def list_ingredients(language: Language) -> dict[str, Any]:
 
 def _list_places(language, states):
     """(state, declension, whether it is the ending's) of each hidden state of a scene."""
-    if language.morphology != "split":
-        return [(state, 0, False) for state in states]
-    declensions = range(language.num_declensions)
-    return [
-        place
-        for state in states
-        for place in (
-            [(state, d, ending) for d in declensions for ending in (False, True)]
-            if state.kind in INFLECTED
-            else [(state, 0, False)]
-        )
-    ]
+    forms = [(0, False)]
+    if language.morphology == "split":
+        forms = list(itertools.product(range(language.num_declensions), (False, True)))
+    return [(state, *form) for state in states for form in (forms if state.kind in INFLECTED else forms[:1])]
 
 
 def _build_place_transitions(language, table, places):
@@ -176,7 +165,7 @@ def _build_place_transitions(language, table, places):
 def _list_cells(language, place) -> dict[str, float]:
     """P(class of the first language | place); of a stem its declension, of an ending the ending."""
     (kind, _, numbers), declension, ending = place
-    n, wrong = numbers[-1:], {"s": "p", "p": "s"}.get(numbers[-1:], "")
+    n, wrong = numbers[-1:], OTHER_NUMBER.get(numbers[-1:], "")
     if kind == "determiner":
         return {kind: 1 - MARKED_DETERMINER_PROB, kind + n: MARKED_DETERMINER_PROB}
     if kind not in INFLECTED:
@@ -237,16 +226,11 @@ def build_grammar(language: Language) -> Grammar:
 
 
 def _list_partners(classes):
-    first = dict(
-        zip(
-            ((one.stems, one.number) for one in classes),
-            np.cumsum([0, *(len(one.words) for one in classes)]),
-            strict=False,
-        )
-    )
-    other, partner_W = {"s": "p", "p": "s"}, []
+    first_C = np.cumsum([0, *(len(one.words) for one in classes)])
+    first = {(one.stems, one.number): start for one, start in zip(classes, first_C, strict=False)}
+    partner_W = []
     for one in classes:
-        start = first.get((one.stems, other.get(one.number)))
+        start = first.get((one.stems, OTHER_NUMBER.get(one.number)))
         partner_W += [-1 if start is None else start + i for i in range(len(one.words))]
     return np.array(partner_W)
 

@@ -66,11 +66,16 @@ def _build_cdf(share_RxX: np.ndarray) -> np.ndarray:
     return (total_RxX + np.arange(len(share_RxX))[:, None]).ravel()
 
 
-def _invert_cdf(cumulated: np.ndarray, width: int, row: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+def _invert_cdf(cumulated: np.ndarray, width: int, row: np.ndarray | int, uniform: np.ndarray) -> np.ndarray:
     """The outcome of each distribution `row` at each uniform number."""
     # Adding the row's number can round a number just below 1 up to it, which would be the next row's first outcome.
     value = np.minimum(row + uniform, np.nextafter(row + 1.0, 0))
     return np.searchsorted(cumulated, value, side="right") - row * width
+
+
+def _sample(share_RxX: np.ndarray, row: np.ndarray | int, uniform: np.ndarray) -> np.ndarray:
+    """`_invert_cdf` of the distributions with these shares."""
+    return _invert_cdf(_build_cdf(share_RxX), share_RxX.shape[1], row, uniform)
 
 
 def _make_streams(seed, start, count):
@@ -78,12 +83,8 @@ def _make_streams(seed, start, count):
 
 
 def _sample_latents(hmm, streams):
-    latent_Dx2 = np.stack([stream.random(2) for stream in streams])
-    none_D = np.zeros(len(streams), int)
-    return (
-        _invert_cdf(_build_cdf(hmm.topic_T[None]), len(hmm.topic_T), none_D, latent_Dx2[:, 0]),
-        _invert_cdf(_build_cdf(hmm.name_M[None]), len(hmm.name_M), none_D, latent_Dx2[:, 1]),
-    )
+    for_topic_D, for_name_D = np.stack([stream.random(2) for stream in streams]).T
+    return _sample(hmm.topic_T[None], 0, for_topic_D), _sample(hmm.name_M[None], 0, for_name_D)
 
 
 def sample_latents(hmm: HMM, seed: int, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -99,12 +100,7 @@ def _sample_favorites(favorites, streams):
     _, first_U = np.unique(favorites.lemma_W, return_index=True)  # a word of each lemma
     for field in range(1, fields):
         member_U = first_U[favorites.field_W[first_U] == field]
-        drawn_D = _invert_cdf(
-            _build_cdf(favorites.base_W[None, member_U]),
-            len(member_U),
-            np.zeros(len(streams), int),
-            uniform_DxF[:, field],
-        )
+        drawn_D = _sample(favorites.base_W[None, member_U], 0, uniform_DxF[:, field])
         favorite_DxF[:, field] = favorites.lemma_W[member_U][drawn_D]
     return favorite_DxF
 
@@ -127,7 +123,7 @@ def _sample_words(hmm, class_DxL, topic_D, name_D, uniform_DxL):
         by_name = (hmm.name_emission_MxW[:, member_W] != 1).any()
         table_ZxW, latent_D = (hmm.name_emission_MxW, name_D) if by_name else (hmm.topic_emission_TxW, topic_D)
         table_ZxW = table_ZxW[:, member_W] * (1 if hmm.favorites is None else hmm.favorites.base_W[member_W])
-        drawn_K = _invert_cdf(_build_cdf(table_ZxW), len(member_W), latent_D[row_K], uniform_DxL[row_K, column_K])
+        drawn_K = _sample(table_ZxW, latent_D[row_K], uniform_DxL[row_K, column_K])
         words_DxL[row_K, column_K] = member_W[drawn_K]
     return words_DxL
 
@@ -142,9 +138,8 @@ def sample_documents(
     keyed by the two. A first sentence that does not fit is sampled again, so a `length` that no sentence fits in never
     returns.
     """
-    states, classes = hmm.class_SxC.shape
+    states = len(hmm.trans_SxS)
     trans = _build_cdf(np.concatenate([hmm.trans_SxS, hmm.initial[None]]))
-    kind = _build_cdf(hmm.class_SxC)
     favorites = hmm.favorites
     streams = _make_streams(seed, start, count)
     drawn_D, name_D = _sample_latents(hmm, streams)
@@ -158,14 +153,12 @@ def sample_documents(
         state_D = np.full(len(open_D), states)
         for m in range(length):
             state_DxL[:, m] = state_D = _invert_cdf(trans, states, state_D, uniform_DxLxU[:, m, 0])
-        class_DxL = _invert_cdf(kind, classes, state_DxL, uniform_DxLxU[..., 1])
+        class_DxL = _sample(hmm.class_SxC, state_DxL, uniform_DxLxU[..., 1])
         drawn_DxL = _sample_words(hmm, class_DxL, topic_D[open_D], name_D[open_D], uniform_DxLxU[..., 2])
         if favorites is not None and favorite_DxF is not None:
             wanted_DxL = np.take_along_axis(favorite_DxF[open_D], favorites.field_W[drawn_DxL], 1)
-            form_DxL = _find_forms(hmm, class_DxL, wanted_DxL)
-            drawn_DxL = np.where(
-                uniform_DxLxU[..., 3] < favorites.prob_F[favorites.field_W[drawn_DxL]], form_DxL, drawn_DxL
-            )
+            is_repeat_DxL = uniform_DxLxU[..., 3] < favorites.prob_F[favorites.field_W[drawn_DxL]]
+            drawn_DxL = np.where(is_repeat_DxL, _find_forms(hmm, class_DxL, wanted_DxL), drawn_DxL)
         last_D = np.where(hmm.is_end[state_DxL], np.arange(length), -1).max(1)
         words_DxL[open_D] = np.where(np.arange(length) <= last_D[:, None], drawn_DxL, -1)
         open_D = open_D[last_D < 0]

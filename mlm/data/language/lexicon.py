@@ -15,8 +15,10 @@ from typing import NamedTuple
 from mlm.base import errors
 from mlm.base.config import Language
 
+NOUNS = "noun", "name"
 VERBS = "transitive", "intransitive"
 INFLECTED = "noun", *VERBS  # kinds with a form for each number, chosen by the topic
+OTHER_NUMBER = {"s": "p", "p": "s"}
 
 _WORDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TOPICS: list[str] = _WORDS["by_topic"]["noun"]
@@ -31,7 +33,6 @@ VOWELS, CODAS = "aeiou", "bdfgklmnprtv"
 # Endings of a singular and a plural, by declension; some serve several cells, and in the last the two are the same.
 NOUN_ENDINGS = ("o", "i"), ("a", "o"), ("i", "en"), ("um", "um")
 VERB_ENDINGS = ("at", "ant"), ("et", "at"), ("it", "ent"), ("ur", "ur")
-
 
 NUM_CLOSED = sum(map(len, (SHARED["preposition"], *DETERMINERS.values(), ("that", "."))))
 
@@ -67,8 +68,8 @@ def iterate_made_up_words() -> Iterator[str]:
         yield "".join(letters)
 
 
-def list_lemmas(language: Language) -> dict[str, list[str]]:
-    """The lemmas of each open kind of word from frequent to rare; adjectives without those that fill the vocabulary."""
+def list_lemmas(language: Language) -> tuple[dict[str, list[str]], Iterator[str]]:
+    """The lemmas of each open kind of word from frequent to rare, and further words, which fill up the adjectives."""
     lemmas: dict[str, list[str]] = {
         kind: [lemma for rank in zip(*map(str.split, rows), strict=True) for lemma in rank]
         for kind, rows in _WORDS["by_topic"].items()
@@ -84,7 +85,7 @@ def list_lemmas(language: Language) -> dict[str, list[str]]:
         if kind != "name" or language.num_favorites:  # else each name is a value of a latent
             new = itertools.islice(fresh, max(0, int(count * share)))
             lemmas[kind] += [word.capitalize() if kind == "name" else word for word in new]
-    return lemmas
+    return lemmas, fresh
 
 
 def _deal(lemmas: Sequence[str], block: int, count: int) -> list[list[str]]:
@@ -94,7 +95,7 @@ def _deal(lemmas: Sequence[str], block: int, count: int) -> list[list[str]]:
 
 def build_classes(language: Language) -> list[WordClass]:
     """The classes of words. Raises ConfigError where the vocabulary is too small for so many."""
-    lemmas, classes = list_lemmas(language), list[WordClass]()
+    (lemmas, fresh), classes = list_lemmas(language), list[WordClass]()
     topics, scenes, shared = language.num_topics, max(1, language.num_scenes), language.ambiguity_prob
     declensions = language.num_declensions if language.morphology else 1
     kinds = {"stop": ["."], "that": ["that"], "adverb": lemmas["adverb"], "preposition": SHARED["preposition"]}
@@ -133,8 +134,7 @@ def build_classes(language: Language) -> list[WordClass]:
         inflect(kind, own, {n: {kind + n: 1 - shared} for n in "sp"})
     for kind, members in both.items():
         if members:  # the form in -s is a noun's plural and a verb's singular
-            other = {"s": "p", "p": "s"}
-            share = {n: {"noun" + n: shared / len(both), kind + other[n]: shared} for n in other}
+            share = {n: {"noun" + n: shared / len(both), kind + many: shared} for n, many in OTHER_NUMBER.items()}
             inflect(f"noun/{kind}", members, share)
     endings = NOUN_ENDINGS[:declensions] + VERB_ENDINGS[:declensions] if language.morphology == "split" else ()
     for ending in dict.fromkeys(itertools.chain.from_iterable(endings)):
@@ -143,7 +143,5 @@ def build_classes(language: Language) -> list[WordClass]:
     if language.vocab_size:
         field = "config.data.language.vocab_size"
         errors.require(missing >= 0, field, language.vocab_size, f"at least {language.vocab_size - missing}")
-        known = {word.lower() for members in lemmas.values() for word in members}
-        fresh = (word for word in iterate_made_up_words() if word not in known)
         lemmas["adjective"] += itertools.islice(fresh, missing)  # the list that the class holds
     return classes

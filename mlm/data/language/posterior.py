@@ -88,9 +88,7 @@ def map_latents(hmm: HMM, function: Callable, *arrays) -> tuple:
 
 
 def compute_log_weights(by_ZxW, prior_Z):
-    """Log-odds of each latent value by a word, finite even where impossible, so that they can be subtracted again; and
-    those that it has beforehand.
-    """
+    """Log-odds of a latent value by each word, finite even where impossible, to be subtracted again; and its prior."""
     return jnp.log(jnp.maximum(by_ZxW, MIN_PROB)).T, jnp.log(prior_Z)
 
 
@@ -203,22 +201,20 @@ def compute_posterior(
 ) -> Posterior:
     """The exact distribution of each masked word given the visible words of its row and the row's length.
 
-    asked_NxL: the words that are queried, all masked ones where None; one that is not masked is itself not given.
+    asked_NxL: the words that are queried, all masked ones where None; one that is not masked is itself not given: with
+    no mask, each is given all other words of its row.
     Forward-backward (Rabiner 1989, section III.A), once for all latent values (`HMM` says why that is exact).
     Raises ValueError for a row that the language cannot write.
     """
     visible_NxL = ~masked_NxL & (words_NxL >= 0)
     row_K, column_K = np.nonzero(masked_NxL if asked_NxL is None else asked_NxL)
     ends_NxS = np.broadcast_to(np.stack([hmm.initial, hmm.is_end])[:, None], (2, len(words_NxL), len(hmm.trans_SxS)))
-    class_NxLxC, topic_NxT, name_NxM = map_batches(
-        functools.partial(_infer_examples, put_on_device(hmm)), EXAMPLE_BATCH, words_NxL, visible_NxL, *ends_NxS
-    )
+    infer = functools.partial(_infer_examples, put_on_device(hmm))
+    class_NxLxC, topic_NxT, name_NxM = map_batches(infer, EXAMPLE_BATCH, words_NxL, visible_NxL, *ends_NxS)
     # The queried word is no evidence on the latents, even where it is visible to the other words of its row.
     word_K, own_Kx1 = words_NxL[row_K, column_K], visible_NxL[row_K, column_K][:, None]
-    own_KxT, own_KxM = (
-        odds_Z + np.where(own_Kx1, odds_WxZ[word_K], 0) - odds_Z
-        for odds_WxZ, odds_Z in jax.device_get(_make_latent_tables(put_on_device(hmm)))
-    )
+    tables = jax.device_get(_make_latent_tables(put_on_device(hmm)))
+    own_KxT, own_KxM = (odds_Z + np.where(own_Kx1, odds_WxZ[word_K], 0) - odds_Z for odds_WxZ, odds_Z in tables)
     found = class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM
     return make_posterior(row_K, column_K, *found, select_seen(hmm, words_NxL, visible_NxL, row_K, column_K))
 
@@ -247,11 +243,6 @@ def build_teacher(hmm: HMM, word_V: np.ndarray) -> TeacherFn:
         return jnp.where(jnp.asarray(word_V) >= 0, prob_BxKxW[..., word_V], 0)
 
     return compute_probs
-
-
-def compute_leave_one_out_posterior(hmm: HMM, words_NxL: np.ndarray, asked_NxL: np.ndarray) -> Posterior:
-    """`compute_posterior` of each queried word given all other words of its row: one word masked at a time."""
-    return compute_posterior(hmm, words_NxL, np.zeros_like(asked_NxL), asked_NxL)
 
 
 def _compute_local_posterior(function, size, hmm, words_NxL, masked_NxL, window) -> Posterior:
@@ -316,8 +307,7 @@ def compute_infilling_posterior(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.
     """The exact distribution of each hidden word given the visible words of its row and the hidden ones to its left.
 
     So a decoder writes a row of which its encoder has seen the words that are not hidden (`objectives/denoising.py`).
-    By the chain rule a row's nats add up to -log P(hidden words | visible words). Raises ValueError for a row that the
-    language cannot write.
+    A row's nats add up to -log P(hidden words | visible ones). Raises ValueError for a row that cannot be written.
     """
     queried = np.nonzero(hidden_NxL)
     infer, visible_NxL = functools.partial(_infer_infilling, put_on_device(hmm)), ~hidden_NxL & (words_NxL >= 0)
@@ -341,9 +331,8 @@ def _compute_repeats(favorites, seen_BxL):
     repeats_BxL = same_BxLxL.sum(-1)
     field_BxL = favorites.field_W[seen_BxL]
     prob_BxL = favorites.prob_F[field_BxL]
-    odds_BxL = jnp.log(prob_BxL / (1 - prob_BxL)) + repeats_BxL * _compute_repeat_log_odds(
-        favorites, field_BxL, seen_BxL
-    )
+    clue_BxL = repeats_BxL * _compute_repeat_log_odds(favorites, field_BxL, seen_BxL)
+    odds_BxL = jnp.log(prob_BxL / (1 - prob_BxL)) + clue_BxL
     odds_BxL = jnp.where(seen_BxL >= 0, odds_BxL, -jnp.inf)
     at = jnp.arange(len(seen_BxL))[:, None], field_BxL
     most_BxF = jnp.zeros((len(seen_BxL), len(favorites.prob_F))).at[at].max(odds_BxL)

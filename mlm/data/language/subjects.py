@@ -16,15 +16,10 @@ from mlm.base.config import Language
 from mlm.base.errors import require
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar, has_one_reading
 from mlm.data.language.hmm import HMM, sample_documents
-from mlm.data.language.probes import NOUNS, VERBS, SubjectRelation, build_relations, find_subjects, parse_states
-from mlm.data.language.synthetic_task import (
-    OptimalScore,
-    SyntheticExample,
-    SyntheticTask,
-    encode_passages,
-    format_passage,
-    make_stream,
-)
+from mlm.data.language.lexicon import NOUNS, VERBS
+from mlm.data.language.probes import SubjectRelation, build_relations, find_subjects, parse_states
+from mlm.data.language.synthetic_task import OptimalScore, SyntheticTask, encode_passages, format_passage, make_stream
+from mlm.data.tasks.examples import Example
 
 MAX_WORDS = 28  # of a passage at most: with the verb it fits into a row of 32 tokens
 HIDE_PROB = 0.5  # probability that a word is hidden, each on its own, where it is no noun or name
@@ -37,7 +32,7 @@ def compute_hide_probs(language: Grammar) -> np.ndarray:
     return np.where(np.isin(language.kind_W[first_C], NOUNS), 0, HIDE_PROB)
 
 
-def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExample]:
+def iterate_examples(language: Language, first: int) -> Iterator[Example]:
     """A verb and a passage, and where its subject stands.
 
     The verb is seen once, and since the last stop seen before it there are two nouns or names or more; of such verbs
@@ -73,7 +68,7 @@ def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExampl
                 place = places[stream.integers(len(places))]
                 subject = subject_L[place]
                 answer = seen[subject], compute_word_offsets(seen)[subject]
-                yield SyntheticExample(str(number - first), (seen[place], passage), (), (answer,))
+                yield Example(str(number - first), (seen[place], passage), label=(answer,))
 
 
 def _count_words_before_repeat(grammar, noun_W, words_L) -> int:
@@ -133,7 +128,7 @@ def compute_subject_posterior(
     return share_NxL / every_N[:, None]
 
 
-def compute_posterior(language: Language, given: Sequence[SyntheticExample]) -> np.ndarray:
+def compute_posterior(language: Language, given: Sequence[Example]) -> np.ndarray:
     """P(the answer is this word | verb and passage), NxL.
 
     A verb is chosen by what is seen and by chance; a passage's end by its nouns, which are seen, and by the sentence
@@ -142,17 +137,14 @@ def compute_posterior(language: Language, given: Sequence[SyntheticExample]) -> 
     grammar = build_grammar(language)
     words_NxL, hidden_NxL = encode_passages(grammar, [one.texts[1] for one in given], MAX_WORDS)
     verb_N = np.array([one.texts[1].split().index(one.texts[0]) for one in given])
-    return compute_subject_posterior(
-        grammar.hmm, build_relations(grammar), compute_hide_probs(grammar), words_NxL, hidden_NxL, verb_N
-    )
+    relations, hide_C = build_relations(grammar), compute_hide_probs(grammar)
+    return compute_subject_posterior(grammar.hmm, relations, hide_C, words_NxL, hidden_NxL, verb_N)
 
 
-def _score(_, given: Sequence[SyntheticExample], share_NxL: np.ndarray) -> OptimalScore:
+def _score(_, given: Sequence[Example], share_NxL: np.ndarray) -> OptimalScore:
     """The likeliest word of each passage: of exact match; a longer answer may be worth more by its F1."""
-    right_N = [
-        compute_word_offsets(one.texts[1].split())[place] == one.label[0][1]
-        for one, place in zip(given, share_NxL.argmax(1), strict=True)
-    ]
+    chosen = zip(given, share_NxL.argmax(1), strict=True)
+    right_N = [compute_word_offsets(one.texts[1].split())[place] == one.label[0][1] for one, place in chosen]
     return OptimalScore(np.array(right_N, float), np.ones(len(given)), share_NxL.max(1))
 
 

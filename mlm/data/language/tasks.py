@@ -2,8 +2,7 @@
 
 topic: which one a passage has. pair: whether two passages share theirs, as half of the pairs do. tag: the class of each
 hidden word, its kind and number, from the passage around it. subject: see subjects.py. In the default language the
-optimum is right on 0.91 of the topics and of the pairs and on 0.80 of the hidden words; the most frequent label on
-0.125, 0.5 and 0.15.
+optimum is right on 0.91 of topics and pairs and 0.80 of hidden words, the most frequent label on 0.125, 0.5 and 0.15.
 
 Letters in array names: N examples, L places of a passage, T topics, C classes, K hidden words of all examples, W words,
 D documents.
@@ -27,14 +26,8 @@ from mlm.data.language.hmm import (
 )
 from mlm.data.language.lexicon import TOPICS
 from mlm.data.language.subjects import SUBJECT
-from mlm.data.language.synthetic_task import (
-    OptimalScore,
-    SyntheticExample,
-    SyntheticTask,
-    encode_passages,
-    format_passage,
-    make_stream,
-)
+from mlm.data.language.synthetic_task import OptimalScore, SyntheticTask, encode_passages, format_passage, make_stream
+from mlm.data.tasks.examples import Example
 
 FORMAT = 1  # of the examples: raise it where any of them changes
 MAX_TOPIC_WORDS = 16  # of a passage at most: few enough that its topic is not always known
@@ -54,7 +47,7 @@ def list_topics(language: Language) -> tuple[str, ...]:
     return tuple(nouns.split()[0] for nouns in TOPICS[: language.num_topics])
 
 
-def _iterate_topics(language: Language, first: int) -> Iterator[SyntheticExample]:
+def _iterate_topics(language: Language, first: int) -> Iterator[Example]:
     """A passage and its document's topic."""
     label_T, grammar = list_topics(language), build_grammar(language)
     _require_topics(language, "topic")
@@ -62,21 +55,20 @@ def _iterate_topics(language: Language, first: int) -> Iterator[SyntheticExample
         words_DxL = sample_documents(grammar.hmm, MAX_TOPIC_WORDS, language.seed, first + begin, DOCUMENT_BATCH)
         topic_D, _ = sample_latents(grammar.hmm, language.seed, first + begin, DOCUMENT_BATCH)
         for n, (words_L, topic) in enumerate(zip(words_DxL, topic_D, strict=True), begin):
-            yield SyntheticExample(str(n), (format_passage(grammar, words_L),), (), label_T[topic])
+            yield Example(str(n), (format_passage(grammar, words_L),), label=label_T[topic])
 
 
-def _infer_topics(language: Language, given: Sequence[SyntheticExample]) -> np.ndarray:
+def _infer_topics(language: Language, given: Sequence[Example]) -> np.ndarray:
     """P(topic | passage), NxT."""
     grammar = build_grammar(language)
     words_NxL, _ = encode_passages(grammar, [one.texts[0] for one in given], MAX_TOPIC_WORDS)
     return compute_topic_posterior(grammar.hmm, words_NxL)
 
 
-def _iterate_pairs(language: Language, first: int) -> Iterator[SyntheticExample]:
+def _iterate_pairs(language: Language, first: int) -> Iterator[Example]:
     """Two passages, and whether their topics are the same; example n is documents 2n and 2n + 1 of the split.
 
-    The two have their own protagonists, which say nothing. By a coin the second has the first one's topic, else another
-    in proportion to its probability.
+    Their protagonists say nothing. By a coin the second has the first one's topic, else another by its probability.
     """
     grammar = build_grammar(language)
     _require_topics(language, "pair")
@@ -93,7 +85,7 @@ def _iterate_pairs(language: Language, first: int) -> Iterator[SyntheticExample]
         words_DxL = sample_documents(hmm, MAX_PAIR_WORDS, seed, begin, DOCUMENT_BATCH, topic_D)
         for n, same in enumerate(same_N):
             one, two = (format_passage(grammar, words_L) for words_L in words_DxL[2 * n : 2 * n + 2])
-            yield SyntheticExample(str((begin - first) // 2 + n), (one, two), (), PAIR_LABELS[same])
+            yield Example(str((begin - first) // 2 + n), (one, two), label=PAIR_LABELS[same])
 
 
 def compute_pair_posterior(hmm: HMM, one_NxL: np.ndarray, two_NxL: np.ndarray) -> np.ndarray:
@@ -102,10 +94,8 @@ def compute_pair_posterior(hmm: HMM, one_NxL: np.ndarray, two_NxL: np.ndarray) -
     words: -1 where there is none.
     """
     # Each passage's evidence, scaled by its largest: the scales are common to both answers.
-    one_NxT, two_NxT = (
-        np.exp(odds_NxT - odds_NxT.max(1, keepdims=True))
-        for odds_NxT in (compute_topic_log_likelihood(hmm, words_NxL) for words_NxL in (one_NxL, two_NxL))
-    )
+    both = (compute_topic_log_likelihood(hmm, words_NxL) for words_NxL in (one_NxL, two_NxL))
+    one_NxT, two_NxT = (np.exp(odds_NxT - odds_NxT.max(1, keepdims=True)) for odds_NxT in both)
     same_TxT = np.diag(hmm.topic_T)
     other_TxT = hmm.topic_T * (1 - np.eye(len(hmm.topic_T)))
     differ_TxT = hmm.topic_T[:, None] * other_TxT / other_TxT.sum(1, keepdims=True)
@@ -113,17 +103,11 @@ def compute_pair_posterior(hmm: HMM, one_NxL: np.ndarray, two_NxL: np.ndarray) -
     return weight_Nx2 / weight_Nx2.sum(1, keepdims=True)
 
 
-def _infer_pairs(language: Language, given: Sequence[SyntheticExample]) -> np.ndarray:
+def _infer_pairs(language: Language, given: Sequence[Example]) -> np.ndarray:
     """P(label | passages), Nx2, in the order of PAIR_LABELS."""
     grammar = build_grammar(language)
     sides = zip(*(example.texts for example in given), strict=True)
     return compute_pair_posterior(grammar.hmm, *(encode_passages(grammar, texts, MAX_PAIR_WORDS)[0] for texts in sides))
-
-
-def _score_labels(label_T: Sequence[str], given: Sequence[SyntheticExample], share_NxT: np.ndarray) -> OptimalScore:
-    """The likeliest of the labels of each example."""
-    label_N = np.array([label_T.index(str(one.label)) for one in given])
-    return OptimalScore((share_NxT.argmax(1) == label_N).astype(float), np.ones(len(given)), share_NxT.max(1))
 
 
 def list_tags(language: Language) -> tuple[str, ...]:
@@ -140,7 +124,7 @@ def _name_tag(grammar, word) -> str:
     return f"{grammar.kind_W[word]}.{grammar.number_W[word]}".removesuffix(".")
 
 
-def _iterate_tags(language: Language, first: int) -> Iterator[SyntheticExample]:
+def _iterate_tags(language: Language, first: int) -> Iterator[Example]:
     """A passage with hidden words, and their classes; documents of which nothing is hidden are passed over."""
     grammar, seed = build_grammar(language), language.seed
     label_W = np.array([_name_tag(grammar, word) for word in range(len(grammar.words))])
@@ -151,10 +135,10 @@ def _iterate_tags(language: Language, first: int) -> Iterator[SyntheticExample]:
             if hidden_L.any():
                 text = format_passage(grammar, words_L, hidden_L)
                 label_L = np.where(hidden_L, label_W[words_L], "")[words_L >= 0]
-                yield SyntheticExample(str(number - first), (text,), tuple(text.split()), tuple(label_L.tolist()))
+                yield Example(str(number - first), (text,), tuple(text.split()), tuple(label_L.tolist()))
 
 
-def _infer_tags(language: Language, given: Sequence[SyntheticExample]) -> np.ndarray:
+def _infer_tags(language: Language, given: Sequence[Example]) -> np.ndarray:
     """P(class | passage) of each hidden word, KxC, example by example; exact, computed in float32 (`posterior`).
 
     Whether a word is hidden does not depend on the word, so what is hidden tells nothing.
@@ -167,18 +151,18 @@ def _infer_tags(language: Language, given: Sequence[SyntheticExample]) -> np.nda
     return share_KxC @ (np.array(tag_C)[:, None] == list_tags(language))
 
 
-def _score_tags(label_C: Sequence[str], given: Sequence[SyntheticExample], share_KxC: np.ndarray) -> OptimalScore:
-    """The likeliest class of each hidden word."""
-    true_K = np.array([label_C.index(label) for one in given for label in one.label if label])
-    weight_N = np.array([sum(map(bool, one.label)) for one in given])
+def _score_labels(label_C: Sequence[str], given: Sequence[Example], share_KxC: np.ndarray) -> OptimalScore:
+    """The likeliest label of each example, or the likeliest class of each hidden word."""
+    labels = [[one.label] if isinstance(one.label, str) else list(filter(None, one.label)) for one in given]
+    true_K = np.array([label_C.index(label) for label in itertools.chain.from_iterable(labels)])
+    weight_N = np.array(list(map(len, labels)))
     example_K = np.repeat(np.arange(len(given)), weight_N)
-    right_N, expected_N = (
-        np.bincount(example_K, value_K, len(given)) for value_K in (share_KxC.argmax(1) == true_K, share_KxC.max(1))
-    )
+    values_2xK = share_KxC.argmax(1) == true_K, share_KxC.max(1)
+    right_N, expected_N = (np.bincount(example_K, value_K, len(given)) for value_K in values_2xK)
     return OptimalScore(right_N, weight_N.astype(float), expected_N)
 
 
 TOPIC = SyntheticTask("topic", 0, "classification", list_topics, _iterate_topics, _infer_topics, _score_labels)
 PAIR = SyntheticTask("pair", 1, "classification", lambda _: PAIR_LABELS, _iterate_pairs, _infer_pairs, _score_labels)
-TAG = SyntheticTask("tag", 2, "tagging", list_tags, _iterate_tags, _infer_tags, _score_tags)
+TAG = SyntheticTask("tag", 2, "tagging", list_tags, _iterate_tags, _infer_tags, _score_labels)
 TASKS = {task.name: task for task in (TOPIC, PAIR, TAG, SUBJECT)}

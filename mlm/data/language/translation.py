@@ -21,10 +21,10 @@ from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import grammar as grammars
-from mlm.data.language.floor import Floor, make_floor
+from mlm.data.language.floor import Floor
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
 from mlm.data.language.hmm import compute_topic_posterior, sample_documents, sample_latents
-from mlm.data.language.lexicon import TARGET_ENDINGS, VERBS
+from mlm.data.language.lexicon import NOUNS, OTHER_NUMBER, TARGET_ENDINGS, VERBS
 from mlm.data.language.synthetic_task import make_stream
 
 MAX_WORDS = 20  # of a source at most, where config says nothing
@@ -34,7 +34,6 @@ DIALECT_PROB = 0.9  # probability that a preposition has its topic's form
 SYNONYM_PROB = 0.3  # of an adjective's and an adverb's second form
 AGREEMENT_PROB = 0.85  # probability that a determiner has its noun's number
 SUBJECT_MARKER = "wa"
-HEADS = ("noun", "name")
 
 
 class TargetToken(NamedTuple):
@@ -87,7 +86,7 @@ def _make_token(grammar, word, number):
         endings = {shown: endings[shown]}
     by_number = {shows: tuple(stem + ending for ending in each) for shows, each in endings.items()}
     if kind == "determiner":
-        forms = by_number[number] + by_number["p" if number == "s" else "s"]
+        forms = by_number[number] + by_number[OTHER_NUMBER[number]]
         return TargetToken(forms, np.tile([AGREEMENT_PROB, 1 - AGREEMENT_PROB], (DIALECTS, 1)))
     forms = by_number[number] if kind == "adjective" else next(iter(by_number.values()))
     if kind == "preposition":
@@ -128,7 +127,7 @@ def _translate_part(two, words):
     for word in words:
         kind = two.grammar.kind_W[word]
         phrase.append(word)
-        if kind in HEADS or kind in ("that", "adverb", *VERBS):
+        if kind in NOUNS or kind in ("that", "adverb", *VERBS):
             number = str(two.grammar.number_W[word]) if kind == "noun" else "s"
             found += [two.tokens[each, number] for each in reversed(phrase)]
             phrase = []
@@ -154,9 +153,8 @@ def generate_pairs(language: Language, start: int = 0) -> Iterator[tuple[str, st
         for d, words_L in enumerate(words_DxL):
             source = " ".join(two.grammar.words[word] for word in words_L[words_L >= 0])
             places, group = list_target_tokens(language, source), two.dialect_T[topic_D[d]]
-            other_L = make_stream(language.seed, begin + d).random(len(places)) >= [
-                token.share_GxA[group, 0] for token in places
-            ]
+            first_L = [token.share_GxA[group, 0] for token in places]
+            other_L = make_stream(language.seed, begin + d).random(len(places)) >= first_L
             yield source, " ".join(token.forms[int(other)] for token, other in zip(places, other_L, strict=True))
 
 
@@ -185,9 +183,7 @@ def score_translation(
 
 
 def decode_pairs(pieces: Sequence[str], *columns: np.ndarray) -> list[list[tuple[str, str]]]:
-    """The pairs of each row; columns: ids_NxL, segments_NxL, and the sources' ids_NxS, segments_NxS; pieces: of the
-    tokenizer, a word each.
-    """
+    """The pairs of each row; columns: ids_NxL, segments_NxL, and the sources' ids_NxS, segments_NxS; pieces: words."""
 
     def join(ids_L):
         return " ".join(pieces[int(number)] for number in ids_L if number >= NUM_SPECIAL)
@@ -210,4 +206,4 @@ def compute_floor(language: Language, rows: Iterable[Sequence[tuple[str, str]]])
     nats_N, right_N, count_N = np.array(sums_Nx3, float).T.copy()
     if not np.isfinite(nats_N).all():
         raise ValueError(f"row {np.flatnonzero(~np.isfinite(nats_N))[0]}: expected complete pairs of the two languages")
-    return make_floor(nats_N, right_N, count_N)
+    return Floor(nats_N, right_N, count_N)

@@ -76,19 +76,13 @@ def make_text_columns(vocab_size: int) -> dict[str, ColumnSpec]:
 
 
 TYPE_COLUMNS = {"types": ColumnSpec(np.uint8, "NxL")}
-
-
+# The files of examples without padding between tokens, beside ids; segment pairs have SECOND_STARTS, too.
 DENSE_COLUMNS = {
     "lengths": ColumnSpec(np.uint16, "N"),  # tokens of each example
     "breaks": ColumnSpec(np.uint16, "P"),  # where in their examples segments begin, without the first ones
     "break_ends": ColumnSpec(np.int64, "N"),  # how many breaks there are up to the end of each example
 }
 SECOND_STARTS = {"second_starts": ColumnSpec(np.uint16, "N")}  # where the second part of a pair begins
-
-
-def make_dense_columns(vocab_size: int) -> dict[str, ColumnSpec]:
-    """The files of examples without padding between tokens; segment pairs have SECOND_STARTS, too."""
-    return {"ids": make_text_columns(vocab_size)["ids"], **DENSE_COLUMNS}
 
 
 class LazyColumn(np.lib.mixins.NDArrayOperatorsMixin):
@@ -122,7 +116,7 @@ class LazyColumn(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def expand_columns(dense: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The columns of a PackedDataset from those of `make_dense_columns`."""
+    """The columns of a PackedDataset from ids and DENSE_COLUMNS."""
     ids, lengths = dense["ids"], dense["lengths"]
     index_L = np.arange(ids.shape[1])
 
@@ -197,6 +191,20 @@ class SplitWriter:
         unknown = int(self.unigram_V[UNK])
         words = unknown + int(self.unigram_V[NUM_SPECIAL:].sum())
         return {"rows": self.num_examples, "tokens": self.num_tokens, "words": words, "unknown_words": unknown}
+
+
+def write_text(
+    arrays: Mapping[str, np.ndarray], index: int, ids: Sequence[int], start: int, segment: int, prefix: str = ""
+) -> int:
+    """Writes a text, which is a segment, into the columns of an example; returns where it ends.
+
+    prefix: of the columns' names, where they are those of the source.
+    """
+    end = start + len(ids)
+    arrays[f"{prefix}ids"][index, start:end] = ids
+    arrays[f"{prefix}segments"][index, start:end] = segment
+    arrays[f"{prefix}positions"][index, start:end] = np.arange(len(ids))
+    return end
 
 
 def write_splits(

@@ -57,19 +57,19 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
         examples = count_labels(examples) if split == "train" else examples
         return _write_split(writer, cfg, examples, tokenizer, get_classes(), folder, split)
 
-    def summarize():
+    def make(folder):
+        manifest = columns.write_splits(folder, layout, write)
         counts = {name: label_counts[name] for name in _list_counted(cfg, get_classes())}
-        return {"classes": list(get_classes()), "counts": counts}
+        return manifest | {"classes": list(get_classes()), "counts": counts}
 
     def describe(unigram_V, manifest):
         counts_C = [manifest["counts"][name] for name in _list_counted(cfg, manifest["classes"])]
-        dataset_info = describe_classes(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
+        dataset_info = build_dataset_info(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
         return dataset_info._replace(class_counts=np.array(counts_C, np.int64).tobytes())
 
     inputs = columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len)
     seq_len, vocab_size = cfg.pack.seq_len * tasks.count_sequences(cfg), tokenizer.vocab_size
     layout = columns.Layout(_list_columns(cfg, vocab_size), tuple(source), vocab_size, seq_len)
-    make = lambda folder: columns.write_splits(folder, layout, write) | summarize()
     packed = columns.load_dataset(cfg.data.cache_dir, tokenizer, inputs, layout, make, describe, verify=verify)
     _report_truncation(cfg, packed, source)
     for arrays in map(packed.get_split, source):
@@ -92,15 +92,11 @@ def _make_examples_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.examples.jsonl"
 
 
-def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray) -> types.DatasetInfo:
-    """What a program must know of a task, whose classes are those of its config or its files."""
-    return describe_classes(cfg, vocab_size, unigram_V, splits.list_classes(cfg))
-
-
-def describe_classes(
-    cfg: config.Config, vocab_size: int, unigram_V: np.ndarray, classes: Sequence[str]
+def build_dataset_info(
+    cfg: config.Config, vocab_size: int, unigram_V: np.ndarray, classes: Sequence[str] | None = None
 ) -> types.DatasetInfo:
-    """What a program must know of examples with labels of these classes; all classes have the same count."""
+    """What a program must know of a task; all classes, by default those of its config or its files, have one count."""
+    classes = splits.list_classes(cfg) if classes is None else classes
     names = (f"{name}_{column.dims.replace('N', 'B')}" for name, column in PREPROCESSORS[cfg.objective].columns.items())
     seq_len, ones = cfg.pack.seq_len * tasks.count_sequences(cfg), np.ones(len(classes), np.int64)
     return types.DatasetInfo(vocab_size, seq_len, tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())
@@ -140,10 +136,7 @@ def _write_split(writer, cfg, examples, tokenizer, classes, folder, split) -> di
 def _fill_example(arrays, index, encoded, example_index, seq_len):
     for number, sequence in enumerate((encoded, *encoded.other_sequences)):
         start = number * seq_len
-        end = start + len(sequence.ids)
-        arrays["ids"][index, start:end] = sequence.ids
-        arrays["segments"][index, start:end] = number + 1  # the texts of a sequence see each other
-        arrays["positions"][index, start:end] = np.arange(len(sequence.ids))
+        end = columns.write_text(arrays, index, sequence.ids, start, number + 1)
         if "types" in arrays:
             arrays["types"][index, start + sequence.second_start : end] = 1
     if "example" in arrays:

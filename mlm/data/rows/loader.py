@@ -1,7 +1,6 @@
 """Batches of packed rows: the batch of a training step is a pure function of the seed and the step.
 
-Rows with the column NUM_TOKENS are cut to the longest of their global batch, and may be grouped by length, so that
-little of a batch is padding.
+Rows with the column NUM_TOKENS are cut to the longest of their global batch, and may be grouped by length.
 
 Which example each row is follows from the row's number alone. The rows of a phase, in order, go to the sources so that
 after every row each source has its share of them, exact to one row. A row is then the next of its source's own

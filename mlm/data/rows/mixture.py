@@ -68,13 +68,12 @@ def load_dataset(
 
 def _merge_statistics(parts, split) -> dict[str, Any]:
     found = [part.manifest[split] for part in parts]
-    rows, tokens = sum(one["rows"] for one in found), sum(one["tokens"] for one in found)
 
     def mean(name, by):
         return sum(one[name] * one[by] for one in found) / max(1, sum(one[by] for one in found))
 
-    shares = {"unknown": mean("unknown", "words"), "padding": mean("padding", "rows")}
-    return {"documents": sum(one["documents"] for one in found), "rows": rows, "tokens": tokens, **shares}
+    counts = {name: sum(one[name] for one in found) for name in ("documents", "rows", "tokens")}
+    return counts | {"unknown": mean("unknown", "words"), "padding": mean("padding", "rows")}
 
 
 def count_words(packed: PackedDataset) -> int:
@@ -127,10 +126,6 @@ class Segment(NamedTuple):
         parts = [source.parts[self.phase.number] for source in self.sources]
         sizes = zip(parts, self.sources, strict=True)
         return sum(batch_size * part * one.num_words / one.num_train for part, one in sizes) / sum(parts)
-
-    def make_draw(self, seed: int) -> loader.Draw:
-        """The draw of the phase's rows."""
-        return loader.draw_from_sources(self.sources, self.phase.number, seed, self.offset_S)
 
 
 def list_segments(

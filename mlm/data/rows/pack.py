@@ -156,13 +156,9 @@ def make_packers(cfg: config.Config) -> list[text_rows.Packer]:
     Raises ConfigError where all is packed as a whole.
     """
     by_length = {phase.cfg.pack.seq_len: phase.cfg for phase in phases.list_phases(cfg)}
-    divided = list_divided(cfg)
-    tokenizer = load_tokenizer(cfg)
-    return [
-        text_rows.make_packer(dataclasses.replace(own, data=data), tokenizer)[0]
-        for own in by_length.values()
-        for data in divided
-    ]
+    divided, tokenizer = list_divided(cfg), load_tokenizer(cfg)
+    configs = (dataclasses.replace(own, data=data) for own in by_length.values() for data in divided)
+    return [text_rows.make_packer(one, tokenizer)[0] for one in configs]
 
 
 def list_divided(cfg: config.Config) -> list[config.Data]:

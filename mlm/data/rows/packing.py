@@ -40,9 +40,7 @@ def pack_sentences(
     batches: Iterable[SentenceBatch], seq_len: int, *, cross_documents: bool
 ) -> Iterator[PackedSequences]:
     """Fills sequences with sentences of one document, or across documents with [SEP] after each (RoBERTa, Liu et al.
-    2019, arXiv:1907.11692, 4.2).
-
-    Loses no token: splits a sentence only if it is too long for any sequence.
+    2019, arXiv:1907.11692, 4.2). Loses no token: splits a sentence only if it is too long for any sequence.
     """
     builder = _SequenceBuilder()
     pending_T = np.empty(0, np.int32)  # ids that no yielded sequence has
@@ -245,7 +243,7 @@ def _truncate_pair(a, b, max_size, rng):
 
 
 def build_columns(packed: PackedSequences, seq_len: int, isolate_documents: bool) -> dict[str, np.ndarray]:
-    """The sequences by column, as in columns.make_dense_columns.
+    """The sequences by column, as in columns.DENSE_COLUMNS.
 
     Args:
         packed: the sequences.

@@ -15,7 +15,7 @@ import numpy as np
 
 from mlm.base import config, types, warnings_
 from mlm.base.special import CLS, SEP
-from mlm.data.rows import columns, vocabulary
+from mlm.data.rows import columns, loader, vocabulary
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.text import corpus, parallel_text
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -102,7 +102,7 @@ def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], source_len: int) 
     num_truncated = 0
     pairs = [parallel_text.Pair(text, "") for text in texts]
     for index, pair in enumerate(encode_pairs(tokenizer, pairs, source_len, source_len)):
-        _write_text(arrays, index, "source_", pair.source, 0, 1)
+        columns.write_text(arrays, index, pair.source, 0, 1, loader.SOURCE_PREFIX)
         num_truncated += pair.is_truncated
     return arrays, num_truncated
 
@@ -160,19 +160,11 @@ def _write_split(writer, pairs, tokenizer, pairs_path) -> dict[str, int]:
             for index, example in enumerate(batch):
                 end = source_end = 0
                 for segment, pair in enumerate(example, 1):
-                    end = _write_text(arrays, index, "", pair.target, end, segment)
-                    source_end = _write_text(arrays, index, "source_", pair.source, source_end, segment)
+                    end = columns.write_text(arrays, index, pair.target, end, segment)
+                    place = source_end, segment, loader.SOURCE_PREFIX
+                    source_end = columns.write_text(arrays, index, pair.source, *place)
             writer.write_examples(arrays)
     return counts
-
-
-def _write_text(arrays, index, prefix, ids, start, segment) -> int:
-    """Writes a text into the columns of one side of an example; returns where it ends."""
-    end = start + len(ids)
-    arrays[f"{prefix}ids"][index, start:end] = ids
-    arrays[f"{prefix}segments"][index, start:end] = segment
-    arrays[f"{prefix}positions"][index, start:end] = np.arange(len(ids))
-    return end
 
 
 def _report_statistics(cfg, packed, split_names):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlm.base import config
+from mlm.base.labelled_objectives import LabelKind, has_kind
 from mlm.base.special import CLS, SEP, UNK
 from mlm.data.rows.columns import ColumnSpec
 from mlm.data.tasks.examples import Example
@@ -47,32 +48,23 @@ def encode_texts(
 ) -> Iterator[list[EncodedExample]]:
     """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], with the number of the class, or the number to predict.
 
-    Where there are endings to choose from, one such sequence for each of them in order, with the context before it. Of
-    a pair the longer text is truncated first; its texts are separated by as many [SEP] as in the tokenizer's own
-    pairs (RoBERTa's: two).
+    Where there are endings to choose from, one such sequence for each of them in order, with the context before it;
+    where texts belong together, one without a label for each text, or twice for a single one. Of a pair the longer text
+    is truncated first; its texts are separated by as many [SEP] as in the tokenizer's own pairs (RoBERTa's: two).
     """
     class_index = {name: index for index, name in enumerate(classes)}
-    num_separators, has_choices = count_pair_separators(tokenizer), bool(cfg.data.labelled.choice_columns)
+    num_separators, has_labels = count_pair_separators(tokenizer), not has_kind(cfg.objective, LabelKind.NONE)
     ids_of_texts = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
     for example in examples:
         texts = [next(ids_of_texts) for _ in example.texts]
-        choices = [(texts[0], ending) for ending in texts[1:]] if has_choices else [texts]
-        first, *others = (_join_texts(choice, cfg.pack.seq_len, num_separators) for choice in choices)
-        num_truncated = sum(choice.num_truncated for choice in (first, *others))
-        labels = {"label": class_index[example.label]} if classes else {"value": example.label}
+        sequences, labels = [texts], {"label": class_index[example.label]} if classes else {"value": example.label}
+        if not has_labels:
+            sequences, labels = [[ids] for ids in (texts if len(texts) > 1 else texts * 2)], {}
+        elif cfg.data.labelled.choice_columns:
+            sequences = [(texts[0], ending) for ending in texts[1:]]
+        first, *others = (_join_texts(one, cfg.pack.seq_len, num_separators) for one in sequences)
+        num_truncated = sum(one.num_truncated for one in (first, *others))
         yield [first._replace(labels=labels, num_truncated=num_truncated, other_sequences=tuple(others))]
-
-
-def encode_texts_apart(
-    examples: list[Example], tokenizer: Tokenizer, cfg: config.Config, classes: Sequence[str]
-) -> Iterator[list[EncodedExample]]:
-    """[CLS] text [SEP] for each text of an example; a single text twice."""
-    ids_of_texts = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
-    for example in examples:
-        texts = [next(ids_of_texts) for _ in example.texts]
-        first, *others = (_join_texts([ids], cfg.pack.seq_len, 0) for ids in (texts if len(texts) > 1 else texts * 2))
-        num_truncated = sum(text.num_truncated for text in (first, *others))
-        yield [first._replace(num_truncated=num_truncated, other_sequences=tuple(others))]
 
 
 def _join_texts(texts, seq_len, num_separators):
@@ -169,7 +161,7 @@ def encode_edges(examples, tokenizer, cfg, classes):
     for example, word_ids, start_W, windows in _iterate_sentences(examples, tokenizer, cfg):
         edges = np.zeros((len(windows), len(EDGE_COLUMNS), cfg.pack.seq_len), np.int32)
         edges[:, 0], num_truncated = -1, 0
-        heads = getattr(example, "heads", ()) or range(1, len(word_ids) + 1)
+        heads = example.heads or range(1, len(word_ids) + 1)
         for word, (name, head) in enumerate(zip(example.label, heads, strict=True)):
             window = find_widest_window(windows, start_W, [word, head - 1]) if name else 0
             first, end = windows[window]
@@ -191,8 +183,7 @@ def encode_edges(examples, tokenizer, cfg, classes):
 def encode_questions(examples, tokenizer, cfg, classes):
     """[CLS] question [SEP] window [SEP] for overlapping windows of the passage (Devlin et al. 2019, section 4.2).
 
-    start and end are the positions in the sequence of the first answer's tokens, or 0 if they are not all in the
-    window.
+    start and end are the positions in the sequence of the first answer's tokens, or 0 if the window lacks one.
     """
     encode_passage = functools.lru_cache(1)(tokenizer.encode_with_offsets)  # consecutive questions share a passage
     for example in examples:
@@ -234,7 +225,7 @@ PREPROCESSORS = {
         "have an ending that is, with its context, longer than config.pack.seq_len = {seq_len} tokens and was "
         "truncated; {lost} tokens are lost",
     ),
-    "contrastive": Preprocessor({}, encode_texts_apart),
+    "contrastive": Preprocessor({}, encode_texts),
     "tagging": Preprocessor(
         {"tag": ColumnSpec(np.int32, "NxL", -1)},
         encode_tagging,

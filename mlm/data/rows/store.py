@@ -44,8 +44,7 @@ def get_or_make_folder(
     from its SHA-256 in the manifest is named in a warning, and the folder made again.
 
     inputs: what the content follows from. make: writes files into the empty folder, and returns what else the manifest
-    should say. layout: version of how the files hold the content; raise it with a change. verify: whether all files are
-    hashed; else those alone that changed, by their size and time.
+    should say. layout: version of how the files hold the content; raise it with a change. verify: all files are hashed.
     """
     inputs = json.loads(json.dumps(inputs))
     name = make_name(prefix, inputs, layout)

@@ -134,7 +134,7 @@ def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple
     inputs |= {"short_share": pack.short_seq_prob} if pack.short_seq_prob else {}
     inputs |= corpus.identify_shards(data, shard_mb)
     inputs = columns.make_inputs(inputs, tokenizer, pack.seq_len)
-    specs = columns.make_dense_columns(tokenizer.vocab_size)
+    specs = {"ids": columns.make_text_columns(tokenizer.vocab_size)["ids"], **columns.DENSE_COLUMNS}
     if pack.mode == "segment_pair":
         specs |= columns.SECOND_STARTS | {"next": ColumnSpec(np.uint8, "N")}
     layout = columns.Layout(specs, corpus.SPLITS, tokenizer.vocab_size, pack.seq_len)
@@ -144,10 +144,7 @@ def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple
 def load_dataset(
     cfg: config.Config, tokenizer: Tokenizer | None = None, *, processes: int = 1, verify: bool = False
 ) -> PackedDataset:
-    """The examples of both splits; raises ConfigError as `make_packer` does.
-
-    processes: how many pack shards at once. verify: whether all files of the cache are hashed.
-    """
+    """The examples of both splits; arguments as of pack.load_dataset. Raises ConfigError as `make_packer` does."""
     packer, tokenizer = make_packer(cfg, tokenizer)
     is_made = False
 
@@ -159,9 +156,8 @@ def load_dataset(
     masks_words = {cfg.mask.unit, cfg.eval.mask_unit} != {"token"}
     more: dict[str, Any] = {"word_starts": tokenizer.pack_word_bounds()} if masks_words else {}
     if cfg.distillation.teacher == "posterior":
-        words_V = grammar.convert_ids_to_words(
-            grammar.build_grammar(cfg.data.language), tokenizer.pieces, np.arange(tokenizer.vocab_size)
-        )
+        language, ids_V = grammar.build_grammar(cfg.data.language), np.arange(tokenizer.vocab_size)
+        words_V = grammar.convert_ids_to_words(language, tokenizer.pieces, ids_V)
         more |= {"language": cfg.data.language, "language_words": words_V.astype(np.int32).tobytes()}
     packed = columns.load_dataset(
         cfg.data.cache_dir,

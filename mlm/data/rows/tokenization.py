@@ -28,25 +28,25 @@ FlatIds = tuple[np.ndarray, np.ndarray]  # (ids_T, size_S): the ids of all texts
 def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[SentenceBatch]:
     """The ids of whole documents. Sentences are encoded apart, which is faster, where that gives the same ids."""
     encoder, is_context = CachedEncoder(tokenizer), re.compile(tokenizer.document_pattern).search
-    long_sentences = corpus.make_long_sentence_counter()
+    faults = WarningCounter()
 
     def is_whole(text):
         has_long_word = len(text) >= LONG_WORD and max(map(len, text.split(" "))) >= LONG_WORD
         return has_long_word or DOCUMENT_MARK in text or is_context(text) is not None
 
     def encode_whole(text):
-        ids_T, size_S = encode_sentences(tokenizer, text, list(corpus.locate_sentences(text, long_sentences)))
+        ids_T, size_S = encode_sentences(tokenizer, text, list(corpus.locate_sentences(text, faults)))
         return SentenceBatch(ids_T, size_S, np.arange(len(size_S)) == len(size_S) - 1)
 
     def encode(batch):
         encoded = []
         for whole, group in itertools.groupby(batch, is_whole):
             texts = list(group)
-            encoded += map(encode_whole, texts) if whole else [encoder.encode_documents(texts, long_sentences)]
+            encoded += map(encode_whole, texts) if whole else [encoder.encode_documents(texts, faults)]
         return SentenceBatch(*map(np.concatenate, zip(*encoded, strict=True)))
 
     yield from map(encode, _prefetch(_batch_documents(documents)))
-    long_sentences.report()
+    faults.report()
 
 
 def tokenize_stream(lines: Iterable[str], tokenizer: Tokenizer) -> Iterator[SentenceBatch]:
@@ -108,15 +108,15 @@ class CachedEncoder:
         self._parts = _WordCache(lambda texts: flatten_ids(encode(texts)))
         self._words = _WordCache(self._encode) if tokenizer.split_parts else self._parts
 
-    def encode_documents(self, texts: Sequence[str], long_sentences: WarningCounter) -> SentenceBatch:
+    def encode_documents(self, texts: Sequence[str], faults: WarningCounter) -> SentenceBatch:
         """The ids of documents without `document_pattern` and DOCUMENT_MARK; some sentences of them may be empty."""
         if self._tokenizer.keeps_space:
-            sentences = [list(corpus.split_text(text, long_sentences)) for text in texts]
+            sentences = [list(corpus.split_text(text, faults)) for text in texts]
             ends_S = np.zeros(sum(map(len, sentences)), bool)
             ends_S[np.cumsum(list(map(len, sentences))) - 1] = True
             return SentenceBatch(*self._encode(list(itertools.chain.from_iterable(sentences))), ends_S)
         text = "".join(f"{text}{SENTENCE_MARK}{DOCUMENT_MARK}{SENTENCE_MARK}" for text in texts)
-        sentences = corpus.split_usual_sentences(text, long_sentences)
+        sentences = corpus.split_usual_sentences(text, faults)
         if self._tokenizer.splits_at_spaces:
             words = f" {SENTENCE_MARK} ".join([*sentences, ""]).split(" ")
             ids_T, size_W, number_W = self._words(words)

@@ -38,11 +38,9 @@ def get_or_train_tokenizer(cfg: config.Config, content: str, shard_mb: float = 0
     def make(folder):
         if data.corpus != "language":
             logging.info("learning a vocabulary (%s)", tokenizer.kind)
-        if corpus.compute_fingerprint(data) != content:
-            raise errors.ConfigError(
-                f"config.data.cache_dir = {data.cache_dir!r}: expected the folder with the tokenizer, since the "
-                "corpus from which it was learned has changed"
-            )
+        expected = "the folder with the tokenizer, since the corpus from which it was learned has changed"
+        is_same = corpus.compute_fingerprint(data) == content
+        errors.require(is_same, "config.data.cache_dir", data.cache_dir, expected)
         shards: Sequence[corpus.Shard | None] = [None]
         if shard_mb:
             shards = corpus.plan_shards(data, int(shard_mb * 1e6))

@@ -12,11 +12,8 @@ import numpy as np
 from mlm.base import config, errors, text_files
 from mlm.data.text import remote_files
 
-FILE_FIELDS = {
-    "train": "train",
-    "validation": "dev",
-    "test": "test",
-}  # field of config.data.labelled and parallel by split
+# Field of config.data.labelled and parallel by split.
+FILE_FIELDS = {"train": "train", "validation": "dev", "test": "test"}
 MAX_NUMBER = float(np.finfo(np.float32).max)
 LabelParser = Callable[[str, str], Any]  # (what stands in the file, where) -> the label; raises ConfigError
 # What the column of labels is called in headers: in the first line of a file that has none, it is no label.
@@ -42,8 +39,7 @@ def find_split_files(
 ) -> dict[str, list[Path]]:
     """The files of each split in a folder: what FILE_FIELDS of a section of config.data name, with each of the endings.
 
-    path_field: of the folder, which may be remote, for errors. Raises ConfigError for a file that is not there, with
-    the nearest name.
+    path_field: of the folder, which may be remote. Raises ConfigError, with the nearest name, where a file is missing.
     """
     folder, found = remote_files.fetch_folder(f"config.data.{path_field}", path), dict[str, list[Path]]()
     errors.require(folder.is_dir(), f"config.data.{path_field}", path, "the folder of its files")
@@ -81,7 +77,7 @@ def make_example(
         prefix = [texts.pop(1)] if labelled.text_pair_column else []
         texts[1:] = (" ".join((*prefix, one)) for one in texts[1:])
     name = labelled.id_column
-    example_id = require_text(values[name], f"{where}: {name}") if name else str(index)
+    example_id = require_text(str(values[name]), f"{where}: {name}") if name else str(index)
     label = parse_label(values[labelled.label_column], f"{where}: label") if labelled.label_column else None
     return Example(example_id, tuple(texts), label=label)
 
@@ -98,14 +94,20 @@ def normalize_label(label: str) -> str:
     return unicodedata.normalize("NFC", label.strip())
 
 
-def parse_number(value: Any, where: str) -> float:
-    """A finite number that float32 holds."""
+def convert_number(value: Any) -> float:
+    """A finite number that float32 holds; NaN for what is none."""
     try:
-        parsed = float(value) if "_" not in str(value) else math.nan
+        number = float(value) if "_" not in str(value) else math.nan
     except (ValueError, TypeError, OverflowError):
-        parsed = math.nan
-    errors.require(abs(parsed) <= MAX_NUMBER, where, value, "a finite number")
-    return parsed
+        return math.nan
+    return number if abs(number) <= MAX_NUMBER else math.nan
+
+
+def parse_number(value: Any, where: str) -> float:
+    """The number of `convert_number`; raises ConfigError where there is none."""
+    number = convert_number(value)
+    errors.require(not math.isnan(number), where, value, "a finite number")
+    return number
 
 
 def require_column(name: str, names: Sequence[str], where: str, noun: str = "column") -> None:

@@ -4,6 +4,7 @@ A reader takes (path, config.data.labelled, parse_label) and yields Examples. Ea
 and line or the place in the JSON, for what does not fit `labelled`.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ MAX_SQUAD_BYTES = 2**29  # of a file, which is read at once
 
 def read_table(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The rows of a file of records; csv and tsv have no header where columns are named by number."""
-    columns, label, name = examples.list_columns(labelled), labelled.label_column, labelled.id_column
+    columns, label = examples.list_columns(labelled), labelled.label_column
     layout, has_header = {}, True
     if labelled.format in records.DELIMITERS:
         has_header = not labelled.text_column.isdecimal()
@@ -47,7 +48,6 @@ def read_table(path: Path, labelled: config.Labelled, parse_label: LabelParser) 
         if label and not has_header and not index and not labelled.labels:
             examples.require_no_heading(values[label], f"{where}: label")
         values |= {label: _format_label(values[label], f"{where}: {label}")} if label else {}
-        values |= {name: str(values[name])} if name else {}
         yield examples.make_example(labelled, values, parse_label, where, index)
 
 
@@ -70,9 +70,8 @@ def read_conll(path: Path, labelled: config.Labelled, parse_label: LabelParser) 
             if line.startswith(DOCUMENT_START):
                 continue
             cells = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
-            errors.require(
-                len(cells) > most, f"{where}: columns", len(cells), f"at least {most + 1}, by tabs or spaces"
-            )
+            expected = f"at least {most + 1}, by tabs or spaces"
+            errors.require(len(cells) > most, f"{where}: columns", len(cells), expected)
             words.append(examples.require_text(cells[text], f"{where}: token"))
             tags.append((cells[label], f"{where}: tag"))
         if words:
@@ -173,13 +172,10 @@ def read_squad(path: Path, labelled: config.Labelled, parse_label: LabelParser) 
 
 
 def _parse_question(record, passage, where) -> Example:
-    example_id, question = (
-        examples.require_text(_get_key(record, key, str, where), f"{where}.{key}") for key in ("id", "question")
-    )
-    answers = tuple(
-        _parse_answer(answer, passage, f"{where}.answers[{n}]")
-        for n, answer in enumerate(_get_key(record, "answers", list, where))
-    )
+    texts = ((_get_key(record, key, str, where), f"{where}.{key}") for key in ("id", "question"))
+    example_id, question = itertools.starmap(examples.require_text, texts)
+    found = enumerate(_get_key(record, "answers", list, where))
+    answers = tuple(_parse_answer(answer, passage, f"{where}.answers[{n}]") for n, answer in found)
     impossible = record.get("is_impossible", False)
     errors.require(isinstance(impossible, bool), f"{where}.is_impossible", impossible, "true or false")
     expected = "none, since is_impossible is true" if impossible else "one or more, or is_impossible: true"

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from mlm.base import config, errors, text_files
 from mlm.base.fields import RNG_VERSIONS
@@ -14,16 +13,18 @@ from mlm.base.labelled_objectives import LabelKind, has_classes, has_kind
 from mlm.data.language import grammar
 from mlm.data.language import tasks as language
 from mlm.data.tasks import examples, tasks
+from mlm.data.tasks.examples import Example
 from mlm.data.tasks.readers import READERS
 from mlm.data.text import files
 
 MAX_LABELS = 10_000  # labels of a task
 UNUSED_FIELDS = ("train_documents", "validation_documents", "words")  # of the built-in language, which no task reads
+LATER_FIELDS = ("choice_columns", "negative_column")  # tasks without them keep the digest from before
 LOCATION_FIELDS = (*examples.FILE_FIELDS.values(), "scores")  # fields that change no example by themselves
 
 
-def open_task(cfg: config.Config) -> dict[str, Callable[[], Iterator[Any]]]:
-    """The examples (or SyntheticExamples) of config.data.task: of train, validation, and test where there is one.
+def open_task(cfg: config.Config) -> dict[str, Callable[[], Iterator[Example]]]:
+    """The examples of config.data.task: of train, validation, and test where there is one.
 
     Functions, so that each pass starts anew; it raises ConfigError for the first fault, by file and line.
     """
@@ -52,10 +53,8 @@ def hash_content(data: config.Data) -> str:
         fields = {name: one for name, one in fields.items() if name not in UNUSED_FIELDS}
         parts = [data.task, language.FORMAT, RNG_VERSIONS["language"], fields]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    options = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in LOCATION_FIELDS}
-    for name in ("choice_columns", "negative_column"):
-        if not options[name]:
-            del options[name]  # a later field: tasks without it keep their digest
+    left_out = {*LOCATION_FIELDS, *(name for name in LATER_FIELDS if not getattr(data.labelled, name))}
+    options = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in left_out}
     if data.labelled.format == "tfds":
         from mlm.data.text import tfds  # an extra
 
@@ -64,11 +63,6 @@ def hash_content(data: config.Data) -> str:
         digests = [files.file_digest(str(path)) for path in find_files(data).values()]
     parts = [json.dumps(options, sort_keys=True).encode(), *digests]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
-
-
-def has_test(data: config.Data) -> bool:
-    """Whether a task has a test split."""
-    return data.task in tasks.LANGUAGE_TASKS or bool(data.labelled.test)
 
 
 def find_files(data: config.Data) -> dict[str, Path]:

@@ -53,7 +53,7 @@ def write_task(
     rows, names, without = _read_rows(path, columns)
     labels, found = list[str](), f"texts that belong together: {', '.join(names)}"
     if not objective:
-        if not any(math.isnan(_parse_number(row.label)) for row in rows):
+        if not any(math.isnan(examples.convert_number(row.label)) for row in rows):
             rows = [row._replace(label=WHOLE_NUMBER.sub("", row.label)) for row in rows]
         objective, labels, found = infer_objective(path, rows)
     sides = _split_rows(rows, share, seed, by_label=objective == "classification")
@@ -81,9 +81,8 @@ def write_task(
     task.parent.mkdir(parents=True, exist_ok=True)
     for side, key in ((False, "train"), (True, "dev")):
         files.write_text(task.parent / settings[key], content[side])
-    files.write_text(
-        task, "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items())
-    )
+    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items())
+    files.write_text(task, "".join(lines))
     left_out = f"; {without:,} rows without text or label left out" if without else ""
     return TableTask(task, f"{found}; {len(sides[False]):,} rows to train on, {len(sides[True]):,} held out{left_out}")
 
@@ -91,8 +90,7 @@ def write_task(
 def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[str], str]:
     """(The objective that fits the labels, the classes or tags, both in words).
 
-    As many labels in a cell as words are tags; numbers are classes where they are few and whole. Raises ConfigError
-    where all rows have one label.
+    As many labels in a cell as words are tags; few whole numbers are classes. Raises ConfigError for a single label.
     """
     counts = collections.Counter(row.label for row in rows)
     errors.require(len(counts) > 1, f"{path}: labels", sorted(counts), "two different labels or more")
@@ -101,7 +99,7 @@ def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[s
     if fits and len({len(words) for words, _ in cells}) > 1:
         tags = sorted({label for _, labels in cells for label in labels})
         return "tagging", tags, f"a tag for each word: {examples.format_names(tags)}"
-    numbers = [_parse_number(label) for label in counts]
+    numbers = list(map(examples.convert_number, counts))
     are_few = len(counts) <= MAX_WHOLE_CLASSES and all(number.is_integer() for number in numbers)
     if not are_few and not any(map(math.isnan, numbers)):
         return "regression", [], f"numbers from {min(numbers):g} to {max(numbers):g}"
@@ -109,9 +107,7 @@ def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[s
 
 
 def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow], list[str], int]:
-    """The rows that have texts and a label, if there is a column of it, the columns of the texts, and how many rows
-    have not.
-    """
+    """The rows that have texts and a label, if that has a column, the texts' columns, and how many rows have not."""
     kind = records.detect_kind(path)
     expected = "a table with the names of its columns: csv, tsv, JSON lines, Parquet or Arrow"
     errors.require(kind != records.TEXT, "finetune", path, expected)
@@ -164,14 +160,6 @@ def _marks_stretches(rows: Sequence[LabelledRow]) -> bool:
     are_marks = all(tag == "O" or MARK.match(tag) for _, tag in pairs)
     follow = all(before[2:] == tag[2:] for before, tag in pairs if tag.startswith("I-"))
     return are_marks and follow and any(tag != "O" for _, tag in pairs)
-
-
-def _parse_number(label: str) -> float:
-    """A number; NaN where it is none."""
-    try:
-        return examples.parse_number(label, "")
-    except errors.ConfigError:
-        return math.nan
 
 
 def _is_held_out(texts: Sequence[str], share: float, seed: int) -> bool:

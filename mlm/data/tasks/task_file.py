@@ -62,9 +62,8 @@ def parse_task(
     examples.require_keys(prompt, PROMPT_KEYS, f"{path}: prompt")
     name = content.get("name", name)
     examples.require_name(name, f"{path}: name")
-    settings: dict[str, Any] = {
-        f"data.labelled.{key}": _parse_field(content[key], key, path) for key in LABELLED if key in content
-    }
+    given = [key for key in LABELLED if key in content]
+    settings: dict[str, Any] = {f"data.labelled.{key}": _parse_field(content[key], key, path) for key in given}
     if "objective" in content:
         settings["objective"] = _parse_text(content["objective"], "objective", path)
         errors.require_one_of(f"{path}: objective", settings["objective"], tasks.LABELLED_OBJECTIVES)

@@ -1,6 +1,5 @@
 """How the labelled rows of a task are read: one reader a format, none a data set."""
 
-import dataclasses
 import functools
 import tomllib
 from collections.abc import Collection, Mapping
@@ -33,9 +32,7 @@ TASKS = {name: TaskSpec(**row) for name, row in _ROWS.items()}
 CUSTOM_TASK = "own"  # the task that is no row of TASKS: config.data.labelled says all
 MAX_QUESTION_TOKENS = 64  # tokens of a question, at most
 LANGUAGE_TASKS = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
-LABELLED_FIELDS = tuple(
-    f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores"
-)
+LABELLED_FIELDS = tuple(name for name in list_below("data.labelled") if name != "data.labelled.scores")
 FIELD_CONDITIONS = (
     FieldCondition(("data.task_path", "data.tfds_dir", *LABELLED_FIELDS), "data.task", excluded_values=LANGUAGE_TASKS),
     FieldCondition(list_below("data.language"), "data.task", ("", *LANGUAGE_TASKS)),
@@ -128,9 +125,8 @@ def check(cfg: config.Config) -> None:
         require(name, 1 <= labelled.doc_stride <= seq_len - 2, expected)
     if labelled.format == "squad":
         most, window = MAX_QUESTION_TOKENS, seq_len - 3 - MAX_QUESTION_TOKENS
-        require(
-            "pack.seq_len", window > 0, f"at least {4 + most}: {most} tokens of a question, 3 separators, a passage"
-        )
+        expected = f"at least {4 + most}: {most} tokens of a question, 3 separators, a passage"
+        require("pack.seq_len", window > 0, expected)
         expected = f"1 <= value <= {window}, the tokens of a window beside a question of {most}"
         require(name, 1 <= labelled.doc_stride <= window, expected)
 

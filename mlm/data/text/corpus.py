@@ -38,6 +38,7 @@ DERIVED_FIELDS = (
     ),
 )
 MAX_SENTENCE_LENGTH = 10_000  # characters: what is tokenized at once stays bounded
+LONG_SENTENCES = f"sentences longer than {MAX_SENTENCE_LENGTH} characters, cut into pieces"
 FIRST_VALIDATION_NUMBER = 2**32  # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
 SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
@@ -84,7 +85,6 @@ def read_documents(data: config.Data, split: str, shard: Shard | None = None) ->
     Raises errors.ConfigError for a corpus that is missing, unreadable, or has no document in the split. Bytes that are
     not UTF-8, empty documents, and training documents left out because they are held out are counted in a warning.
     """
-    errors.require_one_of("split", split, SPLITS)
     if shard is None:
         return (document.text for document in _read_split(data, split))
     is_elsewhere = split == "validation" and data.validation_path and not data.search_fraction and not shard.is_first
@@ -151,7 +151,6 @@ def read_running_text(data: config.Data, split: str) -> Iterator[str]:
     characters; with config.data.search_fraction that share of the rest, at its end. Raises ConfigError for a file that
     is missing or unreadable, and for a split without text.
     """
-    errors.require_one_of("split", split, SPLITS)
     if data.sources:
         for _, source in sources.list_sources(data):
             yield from read_running_text(source, split)
@@ -178,35 +177,34 @@ def _read_part(paths, data, split):
         at += len(line)
 
 
-def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterable[str]:
+def split_sentences(text: str, faults: warnings_.WarningCounter | None = None) -> Iterable[str]:
     """The sentences of a text: cut at line ends and after full stops, exclamation and question marks.
 
-    One longer than MAX_SENTENCE_LENGTH is cut into pieces, at a space where there is one. `long` counts them; without
-    it, a warning names each.
+    One longer than MAX_SENTENCE_LENGTH is cut, at a space if there is one; `faults` counts it, else a warning names it.
     """
     if not UNUSUAL_END.search(text):
-        return filter(None, map(str.strip, split_usual_sentences(text, long)))
-    return (text[start:end] for start, end in locate_sentences(text, long))
+        return filter(None, map(str.strip, split_usual_sentences(text, faults)))
+    return (text[start:end] for start, end in locate_sentences(text, faults))
 
 
-def split_usual_sentences(text: str, long: warnings_.WarningCounter | None = None) -> list[str]:
+def split_usual_sentences(text: str, faults: warnings_.WarningCounter | None = None) -> list[str]:
     """The sentences of a text without UNUSUAL_END, not stripped, with empty ones between line ends."""
     parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
     if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
         return parts
-    pieces = (map(str.strip, split_text(part, long)) if len(part) > MAX_SENTENCE_LENGTH else [part] for part in parts)
+    pieces = (map(str.strip, split_text(part, faults)) if len(part) > MAX_SENTENCE_LENGTH else [part] for part in parts)
     return list(itertools.chain.from_iterable(pieces))
 
 
-def locate_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterator[tuple[int, int]]:
+def locate_sentences(text: str, faults: warnings_.WarningCounter | None = None) -> Iterator[tuple[int, int]]:
     """Where each sentence of `split_sentences` starts and ends in the text."""
     start = 0
     for end in itertools.chain(SENTENCE_END.finditer(text), [None]):
         last, after = end.span() if end else (len(text), len(text))
         if last - start > MAX_SENTENCE_LENGTH and text[start:last].strip():
-            counter = long or make_long_sentence_counter()
-            counter.add(f"that which begins {text[start : start + 40]!r}")
-            if not long:
+            counter = faults or warnings_.WarningCounter()
+            counter.add(LONG_SENTENCES, f"that which begins {text[start : start + 40]!r}")
+            if not faults:
                 counter.report()
         while start < last:
             cut = last
@@ -220,10 +218,10 @@ def locate_sentences(text: str, long: warnings_.WarningCounter | None = None) ->
         start = after
 
 
-def split_text(text: str, long: warnings_.WarningCounter | None = None) -> Iterator[str]:
+def split_text(text: str, faults: warnings_.WarningCounter | None = None) -> Iterator[str]:
     """The sentences of `split_sentences`, each with the white space before it."""
     last = 0
-    for _, end in locate_sentences(text, long):
+    for _, end in locate_sentences(text, faults):
         yield text[last:end]
         last = end
 
@@ -243,15 +241,10 @@ def read_vocabulary_texts(
         return
     if None in shards:
         next(read_documents(data, "validation"))  # an empty split is an error before the long work
-    long, split = make_long_sentence_counter(), split_text if keep_space else split_sentences
+    faults, split = warnings_.WarningCounter(), split_text if keep_space else split_sentences
     for text in itertools.chain.from_iterable(read_documents(data, "train", shard) for shard in shards):
-        yield from split(text, long)
-    long.report()
-
-
-def make_long_sentence_counter() -> warnings_.WarningCounter:
-    """Counts the sentences that are cut."""
-    return warnings_.WarningCounter(f"sentences longer than {MAX_SENTENCE_LENGTH} characters, cut into pieces")
+        yield from split(text, faults)
+    faults.report()
 
 
 def compute_fingerprint(data: config.Data) -> str:
@@ -268,30 +261,25 @@ def _hash_text(text):
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _hash_document(document):
-    return _hash_text(document.id or document.text)
-
-
-def _is_held_out(digest, fraction):
-    return int.from_bytes(digest, "big") < fraction * 2.0**64
-
-
 def _select_split(corpus, data, split):
     """The documents of a split; with data.search_fraction both splits are parts of the train split."""
     if not data.search_fraction:
-        yield from _select_real_split(corpus, data.validation_fraction, split)
-        return
-    for document in _select_real_split(corpus, data.validation_fraction, "train"):
-        # The other half of the hash decides the real split.
-        if _is_held_out(_hash_document(document)[8:], data.search_fraction) == (split == "validation"):
+        return _select_real_split(corpus, data.validation_fraction, split)
+    train = _select_real_split(corpus, data.validation_fraction, "train")
+    return _divide(train, slice(8, 16), data.search_fraction, split)  # the other half decides the real split
+
+
+def _divide(documents, half, fraction, split):
+    """The documents of one split; half: the bytes of the hash that hold out this fraction."""
+    for document in documents:
+        number = int.from_bytes(_hash_text(document.id or document.text)[half], "big")
+        if (number < fraction * 2.0**64) == (split == "validation"):
             yield document
 
 
 def _select_real_split(corpus, fraction, split):
     if corpus.validation is None:
-        for document in corpus.train():
-            if _is_held_out(_hash_document(document)[:8], fraction) == (split == "validation"):
-                yield document
+        yield from _divide(corpus.train(), slice(0, 8), fraction, split)
     elif split == "validation":
         yield from corpus.validation()
     else:
@@ -383,17 +371,13 @@ def open_tfds(data: config.Data) -> Corpus:
     from mlm.data.text import tfds  # an extra
 
     builder = tfds.open_corpus_builder(data)
-    held_out = "validation" if "validation" in builder.info.splits else None
-    splits = ["train", held_out] if held_out else ["train"]
+    splits = [split for split in SPLITS if split in builder.info.splits]
 
     def content():
         return b"".join([data.tfds_field.encode(), *(tfds.compute_split_digest(builder, split) for split in splits)])
 
-    return Corpus(
-        train=lambda: map(files.Document, tfds.read_documents(builder, "train", data.tfds_field)),
-        validation=held_out and (lambda: map(files.Document, tfds.read_documents(builder, held_out, data.tfds_field))),
-        compute_digest=content,
-    )
+    train, *held_out = (functools.partial(tfds.read_documents, builder, split, data.tfds_field) for split in splits)
+    return Corpus(train, held_out[0] if held_out else None, content)
 
 
 def open_docstrings(data: config.Data) -> Corpus:
@@ -436,32 +420,29 @@ def open_language(data: config.Data) -> Corpus:
     language = data.language
 
     def sample(start, count):
-        return itertools.islice(grammar.iterate_documents(language, start), count)
+        return map(files.Document, itertools.islice(grammar.iterate_documents(language, start), count))
 
     def lexicon():
         return grammar.build_grammar(language).words
 
     def content():  # the fields, and documents: they show a change of the grammar or of its sampling
-        first = list(sample(0, grammar.DOCUMENT_BATCH))
+        first = [document.text for document in sample(0, grammar.DOCUMENT_BATCH)]
         parts = language, lexicon(), first, *grammar.list_ingredients(language).items()
         return hashlib.sha256(repr(parts).encode()).digest()
 
-    def train():
-        return map(files.Document, sample(0, language.train_documents))
-
-    def validation():
-        return map(files.Document, sample(FIRST_VALIDATION_NUMBER, language.validation_documents))
-
+    train = functools.partial(sample, 0, language.train_documents)
+    validation = functools.partial(sample, FIRST_VALIDATION_NUMBER, language.validation_documents)
     return Corpus(train, validation, content, lexicon)
 
 
 def open_parallel(data: config.Data) -> Corpus:
     """The lines of both sides of aligned text, of which rows/parallel_text.py makes rows of its own."""
-    read = functools.partial(two_sided.read_both_sides, data)
+    pairs = two_sided.open_pairs(data)
+    read = lambda split: itertools.chain.from_iterable(pairs.splits[split]())
     train, validation = (lambda split=split: map(files.Document, read(split)) for split in SPLITS)
     is_generated = two_sided.is_generated(data)
     lexicon = functools.partial(translation.list_words, data.language) if is_generated else lambda: read("train")
-    return Corpus(train, validation, two_sided.open_pairs(data).compute_digest, lexicon)
+    return Corpus(train, validation, pairs.compute_digest, lexicon)
 
 
 CORPORA = {

@@ -21,10 +21,12 @@ from mlm.base.warnings_ import WarningCounter
 from mlm.data.text import records, remote_files
 
 MAX_DOCUMENT_LENGTH = 2**22  # characters; a longer document is cut, so that memory stays bounded whatever the file
+LONG_DOCUMENTS = f"documents longer than {MAX_DOCUMENT_LENGTH} characters, cut"
 LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
 BLOCK_BYTES = 2**16  # bytes of complete lines
 MAX_HEADING_LENGTH = 10_000  # characters; no longer line starts a document
 REGEX_TIMEOUT_SECONDS = 1  # that a regular expression may take for a line
+NOT_UTF8 = "lines with bytes that are not UTF-8, replaced by U+FFFD"
 SETTLED_NS = 2 * 10**9  # age at which a later change of a file changes its time, however coarse its file system's clock
 
 
@@ -164,7 +166,7 @@ def _make_digests_path(cache_dir, paths) -> Path:
 
 
 def divide_file(path: str, boundary: Boundary | None, num_bytes: int) -> list[FilePart]:
-    """Parts of about so many bytes of a file, each from the beginning of a document on.
+    """Parts of about so many bytes of a file, each from the beginning of a document or, in Parquet, of a row group on.
 
     A file that is not `records.is_divisible`, and a text in which no line starts a document, stay whole.
 
@@ -175,7 +177,9 @@ def divide_file(path: str, boundary: Boundary | None, num_bytes: int) -> list[Fi
         return [FilePart(path)]
     kind, starts = records.detect_kind(path), [0]
     if kind == records.PARQUET:
-        starts = _choose_groups(path, num_bytes)
+        for place in records.locate_row_groups(path)[1:]:
+            if place >= starts[-1] + num_bytes:
+                starts.append(place)
     elif kind == records.JSON:
         starts = _find_lines(path, num_bytes, lambda line: True)
     elif boundary:
@@ -183,15 +187,6 @@ def divide_file(path: str, boundary: Boundary | None, num_bytes: int) -> list[Fi
     if len(starts) == 1:
         return [FilePart(path)]
     return [FilePart(path, start, end) for start, end in itertools.pairwise([*starts, size])]
-
-
-def _choose_groups(path, num_bytes) -> list[int]:
-    """Where parts of a Parquet file begin: at some of its row groups, the first at 0."""
-    starts = [0]
-    for place in records.locate_row_groups(path)[1:]:
-        if place >= starts[-1] + num_bytes:
-            starts.append(place)
-    return starts
 
 
 def _find_lines(path, num_bytes, boundary) -> list[int]:
@@ -223,62 +218,49 @@ def read_documents(
     text_column: of files of records, of which each row is a document; "": all files are text. id_column: of the ids.
 
     Returns, at the end, whether a line started a document. Bytes that are not UTF-8 become U+FFFD; they, empty files
-    and documents cut for their length are counted in a warning. Raises errors.ConfigError for a file that cannot be
-    read to its end.
+    and documents that are cut are counted in a warning. Raises ConfigError for a file that cannot be read to its end.
     """
-    faults, started = _make_counters(), [False]
-    empty = WarningCounter("empty files, or parts of them")
-    without = WarningCounter("rows without text")
-    long = WarningCounter(f"documents longer than {MAX_DOCUMENT_LENGTH} characters, cut")
+    faults, started = WarningCounter(), [False]
     for path in paths:
         part = FilePart(path) if isinstance(path, str) else path
         found, path = False, part.path
         kind = records.detect_kind(path) if text_column else records.TEXT
         if kind == records.TEXT:
-            documents = _split_documents(_read_blocks(part, *faults), boundary, path, long, started)
+            documents = _split_documents(_read_blocks(part, faults), boundary, path, faults, started)
         else:
-            documents, started[0] = _read_rows(part, kind, text_column, id_column, without, long), True
+            documents, started[0] = _read_rows(part, kind, text_column, id_column, faults), True
         for text, name in documents:
             if text := (text.replace(word_separator, " ") if word_separator else text).strip():
                 found = True
                 yield Document(text, name)
         if not found:
-            empty.add(f"{path} at byte {part.start}")
-    for counter in (*faults, empty, long, without):
-        counter.report()
+            faults.add("empty files, or parts of them", f"{path} at byte {part.start}")
+    faults.report()
     return started[0]
 
 
-def _read_rows(part, kind, text_column, id_column, without, long) -> Iterator[Document]:
+def _read_rows(part, kind, text_column, id_column, faults) -> Iterator[Document]:
     """The documents of a file of records; one that is too long in pieces."""
     for where, text, name in records.read_rows(part.path, kind, text_column, id_column, part.start, part.end):
         text = text_files.SURROGATE.sub("\ufffd", (text or "").replace("\r\n", "\n").replace("\0", ""))
         if not text.strip():
-            without.add(where)
+            faults.add("rows without text", where)
         if len(text) > MAX_DOCUMENT_LENGTH:
-            long.add(where)
+            faults.add(LONG_DOCUMENTS, where)
         for start in range(0, len(text), MAX_DOCUMENT_LENGTH):
             yield Document(text[start : start + MAX_DOCUMENT_LENGTH], name)
 
 
 def read_lines(paths: list[str]) -> Iterator[str]:
     """All lines of the files as they stand, a long one in pieces. Warns and raises as `read_documents` does."""
-    faults = _make_counters()
+    faults = WarningCounter()
     for path in paths:
-        for _, text in _read_blocks(FilePart(path), *faults):
+        for _, text in _read_blocks(FilePart(path), faults):
             yield from _iterate_lines(text)
-    for kind in faults:
-        kind.report()
+    faults.report()
 
 
-def _make_counters():
-    return (
-        WarningCounter("lines with bytes that are not UTF-8, replaced by U+FFFD"),
-        WarningCounter("lines, or parts of long ones, with NUL characters, which were left out"),
-    )
-
-
-def _split_documents(blocks, boundary, path, long, started) -> Iterator[Document]:
+def _split_documents(blocks, boundary, path, faults, started) -> Iterator[Document]:
     parts, size, begins = [], 0, True
     for offset, text in blocks:
         for line in _iterate_lines(text):
@@ -286,7 +268,7 @@ def _split_documents(blocks, boundary, path, long, started) -> Iterator[Document
             started[0] |= starts
             begins = line.endswith("\n")
             if size + len(line) > MAX_DOCUMENT_LENGTH and size and not starts:
-                long.add(f"{path} at byte {offset}")
+                faults.add(LONG_DOCUMENTS, f"{path} at byte {offset}")
                 starts = True
             if starts:
                 yield Document("".join(parts))
@@ -296,10 +278,8 @@ def _split_documents(blocks, boundary, path, long, started) -> Iterator[Document
     yield Document("".join(parts))
 
 
-def _read_blocks(part, undecodable, nul) -> Iterator[tuple[int, str]]:
-    """Pairs (byte offset, text) of complete lines; where bytes are not all that they should be, of one line or a piece
-    of LINE_PIECE_BYTES.
-    """
+def _read_blocks(part, faults) -> Iterator[tuple[int, str]]:
+    """Pairs (byte offset, text) of complete lines; where bytes are faulty, of one line, or LINE_PIECE_BYTES of it."""
     path, offset, rest, limit = part.path, part.start, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
     try:
         with records.open_file(path) as file:
@@ -323,15 +303,16 @@ def _read_blocks(part, undecodable, nul) -> Iterator[tuple[int, str]]:
                     try:
                         line, used = codecs.utf_8_decode(raw, "strict", False)  # False: a character cut in two is left
                     except UnicodeDecodeError as error:
-                        undecodable.add(f"{path} at byte {offset + error.start}")
+                        faults.add(NOT_UTF8, f"{path} at byte {offset + error.start}")
                         line, used = codecs.utf_8_decode(raw, "replace", False)
                     if "\0" in line:
-                        nul.add(f"{path} at byte {offset}")
+                        kind = "lines, or parts of long ones, with NUL characters, which were left out"
+                        faults.add(kind, f"{path} at byte {offset}")
                         line = line.replace("\0", "")
                     yield offset, (line.removeprefix("\ufeff") if offset == 0 else line).replace("\r\n", "\n")
                     offset, rest = offset + used, raw[used:]
         if rest:
-            undecodable.add(f"{path} at byte {offset}")
+            faults.add(NOT_UTF8, f"{path} at byte {offset}")
             yield offset, rest.decode("utf-8", "replace")
     except records.DAMAGE as error:
         place = f"{path} on from byte {offset} of its text ({error})"

@@ -1,10 +1,9 @@
-"""Aligned text: pairs of a text and its translation, in two files line by line, in one with a tab between them or with
-rows, or drawn, where no folder of files is named.
-"""
+"""Aligned text: pairs in two files line by line, in one with tabs or of rows, or drawn where no folder is named."""
 
 import functools
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -79,21 +78,12 @@ def _generate_pairs(language):
     return PairSource({"train": train, "validation": validation}, content)
 
 
-def read_both_sides(data: config.Data, split: str) -> Iterator[str]:
-    """Both sides of each pair of a split, one after the other."""
-    return itertools.chain.from_iterable(open_pairs(data).splits[split]())
-
-
 def warn_of_duplicates(found: PairSource) -> None:
     """Warns of held-out pairs that stand in the train split too. They stay: a published split is judged as it is."""
     held = {pair: split for split, read in found.splits.items() if split != "train" for pair in read()}
-    count = {split: 0 for split in found.splits}
-    for pair in found.splits["train"]():
-        if split := held.pop(pair, ""):
-            count[split] += 1
+    count = Counter(held.pop(pair) for pair in found.splits["train"]() if pair in held)
     for split, twice in count.items():
-        if twice:
-            warnings_.warn_once(f"{split}: pairs that also stand in the train split: {twice}")
+        warnings_.warn_once(f"{split}: pairs that also stand in the train split: {twice}")
 
 
 def read_pairs(paths: Sequence[Path], columns: Sequence[str] = ()) -> Iterator[Pair]:

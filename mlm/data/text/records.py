@@ -185,8 +185,7 @@ def read_records(
     """Pairs (where, row) of a file of records; a row is values by column.
 
     select: the columns to read of those that there are, given whether each holds texts. start, end: bytes of a part of
-    a file that `is_divisible`, whose rows are numbered on their own; None: the whole file. layout: of csv and tsv, as
-    `_read_delimited` has it.
+    a file that `is_divisible`, whose rows have numbers of their own; None: all. layout: as of `_read_delimited`.
 
     Raises ConfigError, which names file and line or row, for a file that is damaged, and for a missing extra.
     """
@@ -198,9 +197,8 @@ def read_records(
     except errors.ConfigError:
         raise
     except (*DAMAGE, ValueError, NotImplementedError) as error:  # the last: of pyarrow
-        raise errors.ConfigError(
-            f"{_name_part(path, start)}, row {number + 1}: {errors.first_line(error)}; expected a complete {kind} file"
-        ) from None
+        fault = f"{_name_part(path, start)}, row {number + 1}: {errors.first_line(error)}"
+        raise errors.ConfigError(f"{fault}; expected a complete {kind} file") from None
 
 
 def _name_part(path: str, start: int) -> str:
@@ -307,7 +305,7 @@ def _read_parquet(
     parquet = import_pyarrow(path, "pyarrow.parquet")
     with parquet.ParquetFile(path) as file:
         columns = _select_columns(path, file.schema_arrow, select)
-        groups = [number for number, place in enumerate(_locate_row_groups(file.metadata)) if start <= place < end]
+        groups = [number for number, place in enumerate(locate_row_groups(path)) if start <= place < end]
         batches = file.iter_batches(BATCH_ROWS, groups, columns)
         rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
         yield from _number_rows(_name_part(path, start), rows)
@@ -315,10 +313,7 @@ def _read_parquet(
 
 def locate_row_groups(path: str) -> list[int]:
     """The byte at which each row group of a Parquet file begins."""
-    return _locate_row_groups(import_pyarrow(path, "pyarrow.parquet").read_metadata(path))
-
-
-def _locate_row_groups(metadata: Any) -> list[int]:
+    metadata = import_pyarrow(path, "pyarrow.parquet").read_metadata(path)
     columns = (metadata.row_group(number).column(0) for number in range(metadata.num_row_groups))
     return [column.dictionary_page_offset or column.data_page_offset for column in columns]
 

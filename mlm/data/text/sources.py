@@ -62,9 +62,8 @@ def _parse(path, content) -> CorpusFile:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise errors.ConfigError(f"{path}: expected TOML: {errors.first_line(error)}") from None
     examples.require_keys(table, FILE_KEYS, path)
-    sources = tuple(
-        _parse_source(row, number, path) for number, row in enumerate(_read_rows(table, "sources", path, 1), 1)
-    )
+    numbered = enumerate(_read_rows(table, "sources", path, 1), 1)
+    sources = tuple(_parse_source(row, number, path) for number, row in numbered)
     names = [source.name for source in sources]
     for name in names:
         errors.require(names.count(name) == 1, f"{path}: name", name, "a name of one source alone")

@@ -66,10 +66,9 @@ def _format_error(error):
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def read_documents(builder, split: str, feature: str) -> Iterator[str]:
+def read_documents(builder, split: str, feature: str) -> Iterator[files.Document]:
     """The documents of a split, stripped; empty ones and bytes that are not UTF-8 are counted in a warning."""
-    empty = WarningCounter("empty documents")
-    undecodable = WarningCounter("documents with bytes that are not UTF-8, replaced by U+FFFD")
+    faults = WarningCounter()
     for number, record in enumerate(builder.as_data_source(split=split)):
         raw, place = record[feature], f"{builder.info.full_name}, split {split}, record {number}"
         errors.require(isinstance(raw, bytes | str), "config.data.tfds_field", feature, f"text, not {type(raw)}")
@@ -77,14 +76,14 @@ def read_documents(builder, split: str, feature: str) -> Iterator[str]:
             try:
                 raw = raw.decode()
             except UnicodeDecodeError as error:
-                undecodable.add(f"{place} at byte {error.start}")
+                kind = "documents with bytes that are not UTF-8, replaced by U+FFFD"
+                faults.add(kind, f"{place} at byte {error.start}")
                 raw = raw.decode(errors="replace")
         if document := raw.strip():
-            yield document
+            yield files.Document(document)
         else:
-            empty.add(f"{place} at byte 0")
-    for kind in (undecodable, empty):
-        kind.report()
+            faults.add("empty documents", f"{place} at byte 0")
+    faults.report()
 
 
 def compute_split_digest(builder, split: str) -> bytes:
@@ -149,11 +148,11 @@ def _open_labelled_builder(data):
 
 
 def _read_examples(builder, split: str, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
-    features, columns = builder.info.features, examples.list_columns(labelled)
+    features, columns, label = builder.info.features, examples.list_columns(labelled), labelled.label_column
     for index, record in enumerate(builder.as_data_source(split=split)):
         where = f"{builder.info.full_name}, split {split}, record {index}"
         values = {name: _format_value(features[name], record[name], f"{where}: {name}") for name in columns}
-        values |= {name: str(values[name]) for name in (labelled.label_column, labelled.id_column) if name}
+        values |= {label: str(values[label])} if label else {}
         yield examples.make_example(labelled, values, parse_label, where, index)
 
 

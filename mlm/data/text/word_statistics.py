@@ -106,9 +106,7 @@ def pair_words(words_PxL: np.ndarray, distance: int) -> tuple[np.ndarray, np.nda
 
 
 def measure_mutual_information(words_PxL: np.ndarray) -> dict[str, float]:
-    """Mutual information (nats) of two words at each distance, above that of the same words in shuffled pairs, which is
-    the bias of so many counts.
-    """
+    """Mutual information (nats) of words at each distance, above that of shuffled pairs: the bias of so many counts."""
     rng = np.random.default_rng(0)
     found = {}
     for distance in DISTANCES:
@@ -130,9 +128,7 @@ def compute_mutual_information(first_T: np.ndarray, second_T: np.ndarray) -> flo
 
 
 def measure_perplexities(words_PxL: np.ndarray, vocab_size: int) -> dict[str, float]:
-    """Perplexities on held-out passages of n-grams with modified Kneser-Ney smoothing (mlm/data/rows/ngram.py); their
-    vocabulary is that of all passages.
-    """
+    """Perplexities on held-out passages of n-grams (mlm/data/rows/ngram.py) with the vocabulary of all passages."""
     ids_PxL = np.pad(words_PxL + NUM_SPECIAL, ((0, 0), (1, 0)), constant_values=CLS)
     rows = {"ids": ids_PxL, "segments": (ids_PxL >= NUM_SPECIAL) | (ids_PxL == CLS)}
     is_held_out_P = np.arange(len(words_PxL)) % HELD_OUT == HELD_OUT - 1

@@ -8,13 +8,7 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers.tokenizer import (
-    Tokenizer,
-    VocabularyTooLarge,
-    encode_with_offsets,
-    make_mask_encoder,
-    make_too_small_error,
-)
+from mlm.data.tokenizers import tokenizer as common
 from mlm.data.tokenizers.unigram import SPACE
 
 PRINTABLE_BYTES = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that GPT-2's table writes as themselves
@@ -54,7 +48,7 @@ def train_model(vocab_size, sentences):
     import tokenizers
 
     if vocab_size < len(BASE_ENTRIES):
-        raise make_too_small_error(vocab_size, len(BASE_ENTRIES))
+        raise common.make_too_small_error(vocab_size, len(BASE_ENTRIES))
     tool, special, alphabet = build_backend(), list(SPECIAL_TOKENS), list(BYTE_BY_LETTER)
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
@@ -62,7 +56,7 @@ def train_model(vocab_size, sentences):
     tool.train_from_iterator(iter(sentences), trainer)
     made = json.loads(tool.to_str())["model"]
     if len(made["vocab"]) < vocab_size:
-        raise VocabularyTooLarge(vocab_size, len(made["vocab"]))
+        raise common.VocabularyTooLarge(vocab_size, len(made["vocab"]))
     saved = {"entries": sorted(made["vocab"], key=made["vocab"].get), "merges": made["merges"]}
     return json.dumps(saved, ensure_ascii=False, indent=0).encode()
 
@@ -94,10 +88,10 @@ def build_tokenizer(model):
         return b"".join(bytes_V[i] for i in ids).decode(errors="replace").removeprefix(" ")
 
     blank = {i for i, piece in enumerate(pieces) if not piece.strip(SPACE)}
-    locate = functools.partial(encode_with_offsets, tool, blank=blank)
+    locate = functools.partial(common.encode_with_offsets, tool, blank=blank)
     starts_V = np.array([starts_word(piece) or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
-    hide = make_mask_encoder(lambda: build_backend(entries, merges), range(len(pieces)), lstrip=True)
-    tokenizer = Tokenizer("bpe", model, pieces, starts_V, encode_batch, decode, locate, hide)
+    hide = common.make_mask_encoder(lambda: build_backend(entries, merges), range(len(pieces)), lstrip=True)
+    tokenizer = common.Tokenizer("bpe", model, pieces, starts_V, encode_batch, decode, locate, hide)
     return tokenizer._replace(
         split_parts=split_parts,
         encode_parts=functools.partial(encode_batch, tool=build_backend(entries, merges, space_before=False)),

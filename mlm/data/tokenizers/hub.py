@@ -59,8 +59,9 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     if source is None:
         hint = "transformers writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise errors.ConfigError(f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; {hint}")
-    _check_settings(paths, knobs, config, source[0])
-    class_name = _get_class_name(knobs, config)
+    named = str(knobs.get("tokenizer_class") or config.get("tokenizer_class") or "").removesuffix("Fast")
+    _check_settings(paths, knobs, named, source[0])
+    class_name = named or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")), "")
     if source == (VOCAB_FILE,) and STEPS.get(class_name, ("", None))[0] != MODEL_BY_FILE[VOCAB_FILE]:
         class_name = "BertTokenizer"
     own_special = SPECIAL_TOKENS_BY_CLASS.get(class_name, SPECIAL_TOKENS)
@@ -182,25 +183,19 @@ def _add_special_tokens(made, number):
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
 
 
-def _check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], config: dict[str, Any], source: str) -> None:
+def _check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], name: str, source: str) -> None:
     """Raises ConfigError for a class whose steps are not known, or for a setting of it that is none.
 
-    paths: of tokenizer_config.json, whose content is `knobs`, and of config.json; source: the vocabulary's file.
+    paths: of tokenizer_config.json, whose content is `knobs`, and of config.json; name: of the class that one of them
+    names, else ""; source: the vocabulary's file.
     """
     where = paths[not knobs.get("tokenizer_class")]
-    name = str(knobs.get("tokenizer_class") or config.get("tokenizer_class") or "").removesuffix("Fast")
     known = [one for one, (model, _) in STEPS.items() if model == MODEL_BY_FILE.get(source, model)]
     is_known = not name or name in known or (source not in MODEL_BY_FILE and name not in OTHER_CLASSES)
     errors.require(is_known, f"{where}: tokenizer_class", name, f"one of {', '.join(known)}, to read {source}")
     for key in SWITCHES if name in STEPS or source in MODEL_BY_FILE else ():
         is_switch = isinstance(knobs.get(key, True), bool)
         errors.require(is_switch, f"{paths[0]}: {key}", knobs.get(key), "true or false")
-
-
-def _get_class_name(knobs: dict[str, Any], config: dict[str, Any]) -> str:
-    """The class that tokenizer_config.json or config.json names, or else the model_type."""
-    named = knobs.get("tokenizer_class") or config.get("tokenizer_class")
-    return str(named or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")), "")).removesuffix("Fast")
 
 
 def _apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], class_name: str) -> dict[str, Any]:
@@ -226,9 +221,8 @@ def _make_mpnet_steps(made, knobs):
     number = get_entry_ids(made)
     _, _, cls, sep, _ = _get_special_tokens(knobs, SPECIAL_TOKENS_BY_CLASS["MPNetTokenizer"])
     around = {"type": "RobertaProcessing", "cls": [cls, number.get(cls)], "sep": [sep, number.get(sep)]}
-    return _make_bert_steps(made, knobs) | {
-        "post_processor": around | {"trim_offsets": True, "add_prefix_space": False}
-    }
+    around |= {"trim_offsets": True, "add_prefix_space": False}
+    return _make_bert_steps(made, knobs) | {"post_processor": around}
 
 
 def _make_roberta_steps(made, knobs):

@@ -24,21 +24,16 @@ def export_files(
     [SEP] behind it alone; adds_special: a text has [CLS] and [SEP] around it, also where the vocabulary's own folder
     says nothing of them (GPT-2's). Raises ConfigError for a vocabulary that the tokenizers library cannot have.
     """
-    special = SPECIAL_TOKENS
+    special, order_V, second_type = SPECIAL_TOKENS, hub_model.get_original_ids(tokenizer), 0
     if tokenizer.kind == "hub":
         saved = json.loads(tokenizer.model)
         made, special = saved["tokenizer"] | {"padding": None, "truncation": None}, saved["special"]
+        needs_template = adds_special and not hub_model.build_backend("", made).num_special_tokens_to_add(False)
     else:
-        tool = BACKEND_BUILDERS[tokenizer.kind](tokenizer)
-        made = json.loads(_add_special_tokens(tool, types, tokenizer.kind != "characters").to_str())
-    if reads_source or (adds_special and not hub_model.build_backend("", made).num_special_tokens_to_add(False)):
-        first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-        cls, sep = ({"SpecialToken": {"id": special[token], "type_id": 0}} for token in (CLS, SEP))
-        single = [first, sep] if reads_source else [cls, first, sep]
-        order_V = hub_model.get_original_ids(tokenizer)
-        tokens = {special[i]: {"id": special[i], "ids": [int(order_V[i])], "tokens": [special[i]]} for i in (CLS, SEP)}
-        template = {"single": single, "pair": [*single, second, sep], "special_tokens": tokens}
-        made["post_processor"] = {"type": "TemplateProcessing", **template}
+        made, needs_template = _find_special_tokens(BACKEND_BUILDERS[tokenizer.kind](tokenizer), tokenizer.kind), True
+        second_type = int(types > 1 and not reads_source)
+    if reads_source or needs_template:
+        made["post_processor"] = _make_template(special, order_V, second_type, reads_source)
     steps = made.get("pre_tokenizer") or {}
     for step in (steps, *steps.get("pretokenizers", ())) if reads_words else ():
         if step.get("type") == "ByteLevel":
@@ -56,24 +51,26 @@ def export_files(
     }
 
 
-def _add_special_tokens(tool, types, lstrip):
-    """Adds the special tokens to a tool, which finds them in a text and puts them around it.
-
-    lstrip: [MASK] takes the space before it.
-    """
+def _find_special_tokens(tool, kind):
+    """tokenizer.json of a tool of ours which finds the special tokens in a text; [MASK] takes the space before it."""
     import tokenizers
 
-    takes_space = {SPECIAL_TOKENS[MASK]: lstrip}
-    tool.add_special_tokens(
-        [tokenizers.AddedToken(name, lstrip=takes_space.get(name, False), normalized=False) for name in SPECIAL_TOKENS]
+    spaced = SPECIAL_TOKENS[MASK] if kind != "characters" else ""
+    tokens = [tokenizers.AddedToken(name, lstrip=name == spaced, normalized=False) for name in SPECIAL_TOKENS]
+    tool.add_special_tokens(tokens)
+    return json.loads(tool.to_str())
+
+
+def _make_template(special, order_V, second_type, reads_source):
+    """The step that puts special tokens around a text, or a pair whose second text has this type."""
+    first, second = ({"Sequence": {"id": name, "type_id": of}} for name, of in (("A", 0), ("B", second_type)))
+    cls, sep, last = (
+        {"SpecialToken": {"id": special[i], "type_id": of}} for i, of in ((CLS, 0), (SEP, 0), (SEP, second_type))
     )
-    second = ":1" if types > 1 else ""
-    tool.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair=f"[CLS] $A [SEP] $B{second} [SEP]{second}",
-        special_tokens=[(SPECIAL_TOKENS[CLS], CLS), (SPECIAL_TOKENS[SEP], SEP)],
-    )
-    return tool
+    single = [first, sep] if reads_source else [cls, first, sep]
+    tokens = {special[i]: {"id": special[i], "ids": [int(order_V[i])], "tokens": [special[i]]} for i in (CLS, SEP)}
+    template = {"single": single, "pair": [*single, second, last], "special_tokens": tokens}
+    return {"type": "TemplateProcessing", **template}
 
 
 def _build_whole(tokenizer):

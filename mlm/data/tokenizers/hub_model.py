@@ -78,9 +78,8 @@ def build_tokenizer(model: bytes) -> Tokenizer:
 
     blank = {int(order_V[i]) for i, piece in enumerate(pieces) if not piece.strip(SPACE)}
     mask = next((one for one in made.get("added_tokens", ()) if one["content"] == special[MASK]), {})
-    hide = make_mask_encoder(
-        lambda: _build_text_backend(made, special), ours, mask.get("lstrip", False), mask.get("rstrip", False)
-    )
+    strips = mask.get("lstrip", False), mask.get("rstrip", False)
+    hide = make_mask_encoder(lambda: _build_text_backend(made, special), ours, *strips)
     tokenizer = Tokenizer("hub", model, pieces, starts_V, encode_batch, decode, locate, hide, ends_word_V=ends_V)
     step = made.get("pre_tokenizer") or {}
     if any(not one["special"] for one in made.get("added_tokens", ())):

@@ -89,4 +89,4 @@ KINDS = {
     "characters": Kind(words.train_characters, words.build_characters),
 }
 BUILDERS = {name: kind.build_tokenizer for name, kind in KINDS.items()}
-BUILDERS["hub"] = hub_model.build_tokenizer  # which is never learnt
+BUILDERS |= {"hub": hub_model.build_tokenizer}  # which is never learnt

@@ -9,28 +9,20 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers.tokenizer import (
-    MAX_TRAINING_PIECE,
-    UNUSUAL_SENTENCE_END,
-    Tokenizer,
-    VocabularyTooLarge,
-    count_characters,
-    make_too_small_error,
-    select_alphabet,
-    sort_by_count,
-)
+from mlm.data.tokenizers import tokenizer as common
 
 SPACE = "\u2581"  # how SentencePiece writes the space before a word
 
 
 def train_model(vocab_size, sentences):
     """SentencePiece's Unigram model (Kudo 2018, arXiv:1804.10959), NFKC-normalised."""
-    counts = count_characters(sentences, normalize)
-    alphabet = select_alphabet(counts, vocab_size - NUM_SPECIAL)
+    counts = common.count_characters(sentences, normalize)
+    alphabet = common.select_alphabet(counts, vocab_size - NUM_SPECIAL)
     try:
         return _learn(vocab_size, counts.keys() - alphabet, sentences)
-    except VocabularyTooLarge:  # room is left, which the rarer characters fill: with all of them, no text gives more
-        more = sort_by_count(counts)[: max(len(alphabet), vocab_size - NUM_SPECIAL - 1)]
+    except common.VocabularyTooLarge:
+        # Room is left, which the rarer characters fill: with all of them, no text gives more.
+        more = common.sort_by_count(counts)[: max(len(alphabet), vocab_size - NUM_SPECIAL - 1)]
         return _learn(vocab_size, counts.keys() - more, sentences)
 
 
@@ -57,16 +49,16 @@ def _learn(vocab_size, rare, sentences):
             character_coverage=1.0,
             **special,
             control_symbols=[SPECIAL_TOKENS[MASK]],  # a control symbol is never read from text; a user-defined one is
-            max_sentence_length=16 * MAX_TRAINING_PIECE,
+            max_sentence_length=16 * common.MAX_TRAINING_PIECE,
             num_threads=4,  # fixed: the sums of the EM steps follow the number of threads
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
         message = str(error)
         if most := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
-            raise VocabularyTooLarge(vocab_size, most[1]) from None
+            raise common.VocabularyTooLarge(vocab_size, most[1]) from None
         if least := re.search(r"required_chars\. \d+ vs (\d+)", message):
-            raise make_too_small_error(vocab_size, least[1]) from None
+            raise common.make_too_small_error(vocab_size, least[1]) from None
         reason = f"SentencePiece could not learn it from {len(sentences)} sentences ({message.splitlines()[0]})"
         raise errors.ConfigError(f"config.tokenizer.vocab_size = {vocab_size}: {reason}") from None
     return model.getvalue()
@@ -96,5 +88,5 @@ def build_tokenizer(model):
 
     # An unknown stretch may lie within a word; the other special tokens never do.
     starts_V = np.array([p.startswith(SPACE) or (i < NUM_SPECIAL and i != UNK) for i, p in enumerate(pieces)])
-    tokenizer = Tokenizer("unigram", model, pieces, starts_V, processor.encode, decode, locate)
-    return tokenizer._replace(document_pattern=UNUSUAL_SENTENCE_END)
+    tokenizer = common.Tokenizer("unigram", model, pieces, starts_V, processor.encode, decode, locate)
+    return tokenizer._replace(document_pattern=common.UNUSUAL_SENTENCE_END)

@@ -6,16 +6,7 @@ import re
 import numpy as np
 
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers.tokenizer import (
-    UNUSUAL_SENTENCE_END,
-    Tokenizer,
-    VocabularyTooLarge,
-    count_characters,
-    encode_with_offsets,
-    make_too_small_error,
-    select_alphabet,
-    sort_by_count,
-)
+from mlm.data.tokenizers import tokenizer as common
 
 PART = re.compile(r"[!-/:-@\[-`{-~]|[^!-/:-@\[-`{-~]+")  # ASCII's marks, each alone
 
@@ -36,20 +27,20 @@ def build_backend(entries=()):
 def train_model(vocab_size, sentences):
     """BERT's WordPiece (Devlin et al. 2019, arXiv:1810.04805), cased, as the tokenizers library learns it."""
     tool = build_backend()
-    counts = count_characters(sentences, tool.normalizer.normalize_str)
-    alphabet = select_alphabet(counts, (vocab_size - NUM_SPECIAL) // 2)
+    counts = common.count_characters(sentences, tool.normalizer.normalize_str)
+    alphabet = common.select_alphabet(counts, (vocab_size - NUM_SPECIAL) // 2)
     first = _list_base_entries(tool, alphabet)
     if vocab_size < len(first):
-        raise make_too_small_error(vocab_size, len(first))
+        raise common.make_too_small_error(vocab_size, len(first))
     number = _learn(vocab_size, first, alphabet, sentences)
     if len(number) < vocab_size:  # room is left, which the rarer characters fill: with all of them, no text gives more
-        rest, missing = sort_by_count(counts)[len(alphabet) :], vocab_size - len(number)
+        rest, missing = common.sort_by_count(counts)[len(alphabet) :], vocab_size - len(number)
         while rest and missing > 0:
             alphabet.append(rest.pop(0))
             missing -= len(_list_base_entries(tool, alphabet[-1:])) - NUM_SPECIAL
         number = _learn(vocab_size, _list_base_entries(tool, alphabet)[:vocab_size], alphabet, sentences)
     if len(number) < vocab_size:
-        raise VocabularyTooLarge(vocab_size, len(number))
+        raise common.VocabularyTooLarge(vocab_size, len(number))
     return "\n".join(sorted(number, key=number.__getitem__)).encode()
 
 
@@ -89,6 +80,7 @@ def build_tokenizer(model):
         return " ".join(pieces[i] for i in ids).replace(" ##", "")
 
     starts_V = np.array([not (p.startswith("##") and len(p) > 2) for p in pieces])
-    locate = functools.partial(encode_with_offsets, tool)
-    tokenizer = Tokenizer("wordpiece", model, pieces, starts_V, encode_batch, decode, locate)
-    return tokenizer._replace(splits_at_spaces=True, split_parts=PART.findall, document_pattern=UNUSUAL_SENTENCE_END)
+    locate = functools.partial(common.encode_with_offsets, tool)
+    tokenizer = common.Tokenizer("wordpiece", model, pieces, starts_V, encode_batch, decode, locate)
+    pattern = common.UNUSUAL_SENTENCE_END
+    return tokenizer._replace(splits_at_spaces=True, split_parts=PART.findall, document_pattern=pattern)

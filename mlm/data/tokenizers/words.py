@@ -1,5 +1,6 @@
 """Words between white space, or characters, as a vocabulary: the most frequent ones of a text."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -23,9 +24,7 @@ def _select_entries(counts, vocab_size):
 
 def train_words(vocab_size, sentences):
     """The most frequent words between white space; all of them for a size of 0."""
-    counts = Counter()
-    for sentence in sentences:
-        counts.update(sentence.split())
+    counts = Counter(itertools.chain.from_iterable(map(str.split, sentences)))
     for special in SPECIAL_TOKENS:
         counts.pop(special, None)
     return "\n".join([*SPECIAL_TOKENS, *_select_entries(counts, vocab_size)]).encode()
@@ -58,9 +57,7 @@ def recognize_mask_token(tokenizer: Tokenizer) -> Tokenizer:
 
 def train_characters(vocab_size, texts):
     """The most frequent characters, white space and line ends among them; all of them for a size of 0."""
-    counts = Counter()
-    for text in texts:
-        counts.update(text)
+    counts = Counter(itertools.chain.from_iterable(texts))
     return json.dumps("".join(_select_entries(counts, vocab_size)), ensure_ascii=False).encode()
 
 
@@ -75,23 +72,19 @@ def build_characters(model):
     pieces = [*SPECIAL_TOKENS, *alphabet]
     number = {character: i for i, character in enumerate(alphabet, NUM_SPECIAL)}
 
-    def encode(text):
-        return [number.get(character, UNK) for character in text]
-
     def encode_batch(texts):
-        return [encode(text) for text in texts]
+        return [[number.get(character, UNK) for character in text] for text in texts]
 
     def decode(ids):
         return "".join(pieces[i] for i in ids)
 
     def locate(text):
-        return encode(text), [(i, i + (not character.isspace())) for i, character in enumerate(text)]
+        return encode_batch([text])[0], [(i, i + (not character.isspace())) for i, character in enumerate(text)]
 
     def hide(text):
-        parts = [(found[0], found.span()) for found in MASK_OR_CHARACTER.finditer(text)]
-        return [MASK if part == SPECIAL_TOKENS[MASK] else number.get(part, UNK) for part, _ in parts], [
-            (start, end - part.isspace()) for part, (start, end) in parts
-        ]
+        parts = list(MASK_OR_CHARACTER.finditer(text))
+        ids = [MASK if part[0] == SPECIAL_TOKENS[MASK] else number.get(part[0], UNK) for part in parts]
+        return ids, [(part.start(), part.end() - part[0].isspace()) for part in parts]
 
     starts_V = np.array([piece.isspace() or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
     return Tokenizer("characters", model, pieces, starts_V, encode_batch, decode, locate, hide)

@@ -181,7 +181,7 @@ class TrainingRun:
                 batch_size=phase.cfg.train.batch_size,
                 start_step=start,
                 first_step=phase.first_step,
-                draw=segment.make_draw(self.cfg.seed),
+                draw=loader.draw_from_sources(segment.sources, segment.phase.number, self.cfg.seed, segment.offset_S),
                 cut=cut,
                 grouped=self.cfg.train.group_by_length,
                 **parallel.get_process_position(),

@@ -110,7 +110,7 @@ def make_dataset_info(cfg: config.Config, tokenizer: Tokenizer, classes: tuple[s
     """The dataset that a model and its objective are built for, with equal counts of all tokens and classes."""
     once_V = np.ones(tokenizer.vocab_size, np.int64)
     if objectives.get_visibility(cfg) == types.Visibility.FULL:
-        return labelled.describe_classes(cfg, tokenizer.vocab_size, once_V, classes)
+        return labelled.build_dataset_info(cfg, tokenizer.vocab_size, once_V, classes)
     return types.DatasetInfo(
         tokenizer.vocab_size, cfg.pack.seq_len, (), once_V.tobytes(), source_len=cfg.pack.source_len
     )

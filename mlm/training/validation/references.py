@@ -19,8 +19,8 @@ from mlm.base import config, recipe_constants, types
 from mlm.base.estimates import Score, make_reference
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
 from mlm.data.language import floor, grammar, tasks, translation
-from mlm.data.language.synthetic_task import SyntheticExample
 from mlm.data.rows import loader, ngram, pack, store
+from mlm.data.tasks.examples import Example
 from mlm.data.text import parallel_text
 from mlm.training.step import parallel, program, update
 from mlm.training.validation import floors
@@ -162,7 +162,8 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     references = []
     for loss, spec in specs.items():
         files = {name: folder / f"{loss.name}-{name}.npz" for name in ("floor", *spec.weaker_floors)}
-        loss_floors = {name: floor.Floor(**np.load(file)) for name, file in files.items()}
+        sums = {name: np.load(file) for name, file in files.items()}  # older files hold more than a Floor's
+        loss_floors = {name: floor.Floor(*(one[part] for part in floor.Floor._fields)) for name, one in sums.items()}
         references.append(make_floor_references(loss, loss_floors))
         if spec.document:
             document = np.load(folder / f"{loss.name}-document.npz")
@@ -181,7 +182,7 @@ def make_optimum_references(
 
     def make(folder: Path) -> dict[str, Any]:
         examples = pack.read_examples(cfg, packed, "validation")
-        rows = [SyntheticExample(*(example[name] for name in SyntheticExample._fields)) for example in examples]
+        rows = [Example(*(example[name] for name in ("id", "texts", "words", "label"))) for example in examples]
         best = task.score_optimum(cfg.data.language, rows)
         np.savez(folder / "best.npz", **best._asdict(), row_E=np.array([example["row"] for example in examples]))
         return {}
