@@ -88,7 +88,7 @@ def _count_lowered_flops(cfg: types.StaticConfig, vocab_size: int, frozen_stacks
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     model, objective = program.build_model_and_objective(cfg, dataset_info)
     hparams, num_examples = program.make_placeholder_hparams(cfg), cfg.train.batch_size * objective.masks_per_example
-    base_rule = update.make_freeze_rule(cfg, objective)
+    base_rule = trainable.make_freeze_rule(cfg, objective)
 
     def freeze_rule(path: trainable.Path) -> int:
         is_frozen = is_stacked(path) and path[0].key == "model" and path[1].key in frozen_stacks

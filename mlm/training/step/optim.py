@@ -183,31 +183,26 @@ def get_gradient_point(opt_state: Any, params: types.Params) -> types.Params:
     return jax.tree.map(lambda new, raw: jnp.where(opt_state.count == 0, new, raw), params, opt_state.params)
 
 
-def build_transformation(
-    optim: config.Optim,
-    steps: int,
-    hparams: types.TracedHparams,
-    multipliers: types.Params | None = None,
-    *,
-    model: config.Model | None = None,
-    link_updates: Callable[[types.Params], types.Params] | None = None,
-    embedding_steps: int = 0,
+def build_optimizer(
+    cfg: config.Config, hparams: types.TracedHparams, link_updates: Callable[[types.Params], types.Params] | None = None
 ) -> Transformation:
-    """The optimizer of so many steps.
+    """The optimizer of a run; link_updates: the objective's.
 
-    multipliers: of each leaf's learning rate; model: None: the default one; link_updates: the objective's;
-    embedding_steps: at the start, in which only what has an entry of the vocabulary moves, while the moments of all
+    In the first config.init.embedding_steps only what has an entry of the vocabulary moves, while the moments of all
     else warm up.
     """
+    optim, steps, embedding_steps = cfg.optim, cfg.train.steps, cfg.init.embedding_steps
     schedule = build_schedule(optim, steps)
     decay_mask = functools.partial(make_decay_mask, split_decay_groups(optim))
     decay = optax.add_decayed_weights(hparams.weight_decay, decay_mask)
     starts_late = lambda step: jnp.where(step < embedding_steps, 0.0, 1.0)
-    scale_leaves = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, multipliers))
+    scale_leaves = lambda updates, _: jax.tree.map(
+        jnp.multiply, updates, trainable.compute_lr_multipliers(cfg, updates)
+    )
     optimizer = optax.chain(
         clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),
-        *OPTIMIZERS[optim.optimizer].build(optim, decay, model or config.Model()),
-        *((scale_leaves,) if multipliers is not None else ()),
+        *OPTIMIZERS[optim.optimizer].build(optim, decay, cfg.model),
+        *((optax.stateless(scale_leaves),) if cfg.finetune.layerwise_lr_decay < 1 else ()),
         optax.scale_by_learning_rate(lambda step: hparams.learning_rate * schedule(step)),
         *((optax.masked(optax.scale_by_schedule(starts_late), trainable.flag_body),) if embedding_steps else ()),
         *((optax.stateless(lambda updates, _: link_updates(updates)),) if link_updates else ()),
