@@ -167,11 +167,6 @@ def read_cost(compiled: jax.stages.Compiled) -> StepCost:
     )
 
 
-def measure_step_memory(cfg: types.StaticConfig, vocab_size: int) -> float:
-    """Bytes on one device for a step of cfg.train.batch_size examples there, with layers rolled: almost the same."""
-    return compile_step(cfg, vocab_size, single_device=True).memory
-
-
 @functools.cache
 def compile_step(cfg: types.StaticConfig, vocab_size: int, *, single_device: bool = False) -> StepCost:
     """The cost of a step that `lower_step` lowers for devices here; allocates no array."""

@@ -26,7 +26,7 @@ from mlm.training.step import parallel, trainable
 from mlm.training.step.program import Program, make_train_hparams
 
 NUM_KEPT = 2  # the newest, and the one before it in case the newest is damaged
-MILESTONE_UNITS = {"": 0, "kw": 1000, "Mw": 1_000_000}  # after a number: steps, or so many words each
+WORD_UNITS = {"kw": 1000, "Mw": 1_000_000}  # after a number of words; a number alone is of steps
 # The moments that the BabyLM challenge of 2025 asks for, in millions of words.
 BABYLM = (*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100))
 EXPECTED_MILESTONES = (
@@ -43,21 +43,19 @@ class Snapshot(NamedTuple):
     digest: str = ""  # of a restored state
 
 
-def open_manager(workdir: Path | str, *steps: int, exclusive: bool = True) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory: it keeps the newest and those of `steps`.
+def open_manager(
+    workdir: Path | str, *steps: int, name: str = "checkpoints", exclusive: bool = True
+) -> ocp.CheckpointManager:
+    """The checkpoints of a run directory, of which the newest and those of `steps` are kept, or all its "milestones".
 
     exclusive: False if another process may be writing a checkpoint, which would be removed as unfinished.
     """
     policies = ocp.checkpoint_managers
     policy = policies.AnyPreservationPolicy([policies.LatestN(NUM_KEPT), policies.CustomSteps(steps)])
-    options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=exclusive)
-    return ocp.CheckpointManager(_find_folder(workdir), options=options)
-
-
-def open_milestones(workdir: Path | str, *, exclusive: bool = True) -> ocp.CheckpointManager:
-    """The parameters of a run directory at its milestones: none is ever removed. exclusive: as in `open_manager`."""
-    options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=exclusive)
-    return ocp.CheckpointManager(_find_folder(workdir, "milestones"), options=options)
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=policy if name == "checkpoints" else None, cleanup_tmp_directories=exclusive
+    )
+    return ocp.CheckpointManager(_find_folder(workdir, name), options=options)
 
 
 def list_milestones(workdir: Path | str) -> list[int]:
@@ -110,7 +108,7 @@ def load(
         kept = f"a step that was kept: {', '.join(map(str, available)) or 'none yet'}"
         raise errors.ConfigError(f"run {str(workdir)!r}, step = {step!r}: expected {kept}{hint}")
     target = _make_restore_target(cfg, program)
-    with (open_milestones if is_milestone else open_manager)(workdir, exclusive=exclusive) as saved:
+    with open_manager(workdir, name="milestones" if is_milestone else "checkpoints", exclusive=exclusive) as saved:
         try:
             return restore(saved, number, cfg, data, target._replace(opt_state=()) if is_milestone else target)
         except files.DamagedFile as damaged:
@@ -174,8 +172,8 @@ class Milestones(NamedTuple):
 def parse_milestones(text: str) -> Milestones:
     """The moments that a text names. Raises ConfigError if it names none that can be."""
     if text == "babylm":
-        return Milestones(words=[MILESTONE_UNITS["Mw"] * count for count in BABYLM])
-    if (match := re.fullmatch("log:([1-9][0-9]*)", text)) and len(match[1]) <= 4:
+        return Milestones(words=[count * WORD_UNITS["Mw"] for count in BABYLM])
+    if match := re.fullmatch("log:([1-9][0-9]{0,3})", text):
         return Milestones(log_count=int(match[1]))
     steps, words = [], []
     for part in text.split(",") if text else ():
@@ -183,8 +181,10 @@ def parse_milestones(text: str) -> Milestones:
         if match is None:
             value = errors.format_value(text)
             raise errors.ConfigError(f"config.train.milestones = {value}: expected {EXPECTED_MILESTONES}")
-        steps += [] if match[2] else [int(match[1])]
-        words += [int(match[1]) * MILESTONE_UNITS[match[2]]] if match[2] else []
+        if match[2]:
+            words.append(int(match[1]) * WORD_UNITS[match[2]])
+        else:
+            steps.append(int(match[1]))
     return Milestones(steps=steps, words=words)
 
 
@@ -254,7 +254,7 @@ class MilestoneCheckpoint(Checkpoint):
     def __init__(
         self, steps: Collection[int], cfg: config.Config, data: dict, program: Program, get_run_totals: Callable
     ):
-        super().__init__(cfg, data, program, open_milestones(cfg.workdir), get_run_totals)
+        super().__init__(cfg, data, program, open_manager(cfg.workdir, name="milestones"), get_run_totals)
         self.steps = steps
 
     def is_due(self, step: int) -> bool:

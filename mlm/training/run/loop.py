@@ -94,7 +94,6 @@ class Evaluate(Hook):
         self.references = references.compute_references(cfg, program, packed)
         self.scores = (*program.objective.scores, *self.references.scores)
         self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
-        self.phase_cfg, self.phase_program = cfg, program  # with the model of the newest evaluation's phase
 
     def is_due(self, step: int) -> bool:
         """Whether an evaluation follows a step."""
@@ -105,13 +104,9 @@ class Evaluate(Hook):
         """Evaluates the state, if that is due, and logs the scores."""
         if due:
             phase_cfg, program = phases.select_model(self.cfg, step), self.program
-            if phase_cfg not in (self.phase_cfg, self.cfg):
+            if phase_cfg != self.cfg:
                 program = programs.build_program(phase_cfg, self.packed.dataset_info)
-            if phase_cfg != self.phase_cfg:
-                self.phase_cfg, self.phase_program = phase_cfg, program
-            columns = self.references.add_columns(
-                split_scores.evaluate_split(self.cfg, self.phase_program, state, self.packed)
-            )
+            columns = self.references.add_columns(split_scores.evaluate_split(self.cfg, program, state, self.packed))
             self.newest = {step: (columns, split_scores.summarize(columns, self.scores))}
             self.log.write_evaluation(step, self.newest[step][1], self.scores)
 
@@ -146,6 +141,7 @@ class TrainingRun:
         self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, checkpoints
         self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
+        self.abstract_params = program.init_state.eval_shape(programs.make_train_hparams(cfg)).params
         if parallel.is_primary():
             RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step, sources)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.segments)
@@ -188,16 +184,12 @@ class TrainingRun:
             )
             yield from itertools.islice(batches, phase.end_step - start)
 
-    def get_abstract_params(self):
-        """The shapes of the run's parameters."""
-        return self.program.init_state.eval_shape(programs.make_train_hparams(self.cfg)).params
-
     def write_notes(self) -> None:
         """Says what a person may not expect: fewer masks, plain attention, matrices that each device holds whole."""
         notes = [describe_shortfall(self.cfg, self.packed), models.explain_plain_attention(self.cfg)]
         mode = self.cfg.parallel.mode
         if parallel.MODES[mode].shards_params:
-            names = self.program.partitioner.list_whole_matrices(self.get_abstract_params())
+            names = self.program.partitioner.list_whole_matrices(self.abstract_params)
             note = f"config.parallel.mode = {mode}: each device holds all of {', '.join(names)}, of which the number "
             notes += [f"{note}of devices divides no axis"] if names else []
         for note in filter(None, notes):
@@ -209,7 +201,7 @@ class TrainingRun:
         if not cfg.train.milestones:
             return []
         steps = checkpoint.list_milestone_steps(cfg, self.segments)
-        params = jax.tree.leaves(self.get_abstract_params())
+        params = jax.tree.leaves(self.abstract_params)
         megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params) / 1e6
         places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
         size = f"{megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
@@ -229,7 +221,7 @@ class TrainingRun:
             **fields.build_identity(cfg, self.data_identity),
             "steps": cfg.train.steps,
             "vocab_size": self.packed.dataset_info.vocab_size,
-            **lm.count_parameters(self.get_abstract_params()["model"]),
+            **lm.count_parameters(self.abstract_params["model"]),
             "flops": flops and flops * cfg.train.steps,
             "evaluation": scores,
             "scores": [score._asdict() for score in self.evaluate.scores],

@@ -56,13 +56,6 @@ def choose_workdir(path: str) -> Path:
     return Path("runs", Path(os.path.abspath(path)).name.partition("@")[0])
 
 
-def download_folder(path: str) -> str:
-    """The local folder of a path; downloads hf:ORG/NAME[@REVISION]. Raises ConfigError if that fails."""
-    if not path.startswith(HUB_PREFIX):
-        return path
-    return extras.download_from_hub(path, path.removeprefix(HUB_PREFIX), DOWNLOADED_FILES)
-
-
 def read_folder(folder: Path | str) -> PretrainedFolder:
     """Reads a Hugging Face folder. Raises ConfigError if it is none, is broken, or has an unsupported model."""
     tokenizer = vocabulary.read_tokenizer(folder)
@@ -146,8 +139,10 @@ def _compute_digest(folder, changed):
 
 
 def find_folder(path: str, field: str = "config.init.hub") -> str:
-    """`download_folder`. Raises ConfigError for a path that is no Hugging Face folder."""
-    folder = download_folder(path)
+    """The local folder of a path; downloads hf:ORG/NAME[@REVISION]. Raises ConfigError for no Hugging Face folder."""
+    folder = path
+    if path.startswith(HUB_PREFIX):
+        folder = extras.download_from_hub(path, path.removeprefix(HUB_PREFIX), DOWNLOADED_FILES)
     expected = "a Hugging Face folder (config.json, model.safetensors, a tokenizer), or hf:ORG/NAME"
     errors.require(hub.is_hub_folder(folder), field, path, expected)
     return folder

@@ -27,7 +27,6 @@ class Partitioner(NamedTuple):
     put_state: Callable[..., Any]  # state on this host, or as jit_init returns it -> state on all devices
     get_state: Callable[..., Any]  # state on all devices -> numpy copies, which outlive the next step
     snapshot_state: Callable[..., Any]  # state on all devices -> what a checkpoint saves; it outlives the next step too
-    make_restore_target: Callable[..., Any]  # shapes of a state -> the target that orbax restores into
     put_batch: Callable[..., Any]  # this process's examples -> the global batch
     train_step: Any  # compiled: (state, batch, hparams) -> (state, metrics); donates the old state's memory
     # (function, *fixed) -> a compiled (state, batch, hparams) -> what function(*fixed, params, batch, hparams) gives
@@ -36,6 +35,8 @@ class Partitioner(NamedTuple):
     # same function and fixed values, which must be hashable, it is compiled once.
     jit_per_example: Callable[..., Any]
     jit_init: Callable[..., Any] = jax.jit  # compiles a function (hparams) -> state
+    # Shapes of a state -> the target that orbax restores into.
+    make_restore_target: Callable[..., Any] = functools.partial(jax.tree.map, lambda x: np.empty(x.shape, x.dtype))
     get_metrics: Callable[..., Any] = jax.device_get  # metrics -> numpy scalars
     list_whole_matrices: Callable[..., list[str]] = lambda params: []  # those that are not split, though others are
 
@@ -160,9 +161,8 @@ def build_data_parallel(
 
     return Partitioner(
         put_state=lambda state: jax.device_put(state, jax.NamedSharding(mesh, replicated)),
-        get_state=copy_to_host,
-        snapshot_state=copy_to_host,
-        make_restore_target=allocate_on_host,
+        get_state=functools.partial(jax.tree.map, np.array),
+        snapshot_state=functools.partial(jax.tree.map, np.array),
         put_batch=lambda batch: jax.tree.map(
             lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, examples), x), batch
         ),
@@ -192,7 +192,6 @@ def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
         put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *np.shape(x))), state),
         get_state=get_first,
         snapshot_state=get_first,
-        make_restore_target=allocate_on_host,
         put_batch=lambda batch: jax.tree.map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), batch),
         train_step=jax.pmap(step, axis_name="data", in_axes=(0, 0, None), donate_argnums=0, devices=devices),
         jit_per_example=jit_per_example,
@@ -306,16 +305,6 @@ def order_by_process(processes: Sequence[int], x_Bx: np.ndarray) -> np.ndarray:
     if (order[:-1] < order[1:]).all():
         return x_Bx
     return x_Bx.reshape(len(order), -1, *x_Bx.shape[1:])[order].reshape(x_Bx.shape)
-
-
-def copy_to_host(state: Any):
-    """Numpy copies of a state's arrays."""
-    return jax.tree.map(np.array, state)
-
-
-def allocate_on_host(state: Any):
-    """Uninitialized numpy arrays of a state's shapes and types."""
-    return jax.tree.map(lambda x: np.empty(x.shape, x.dtype), state)
 
 
 def gather_to_host(tree: Any):
