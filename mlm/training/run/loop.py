@@ -75,15 +75,18 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
     program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.model if teacher else None)
     with checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg)) as checkpoints:
         saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
-        state, sources = saved.state, teacher.describe(cfg) if teacher else {}
+        state = saved.state
+        sources = {"teacher": {"path": cfg.distillation.teacher, "sha256": teacher.digest}} if teacher else {}
         if state.step == 0:
             state, source = initialization.init_from_source(cfg, state, packed.tokenizer)
             sources |= source
             if source and (link_params := program.objective.link_params):
                 state = state._replace(params=link_params(state.params))
         saved = saved._replace(state=state)
+        if teacher:
+            state = state._replace(params=state.params | {types.TEACHER: teacher.params})
         with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut, teacher, sources)) as run:
-            yield run, teacher.join_state(saved.state) if teacher else saved.state
+            yield run, state
 
 
 class Evaluate(Hook):

@@ -34,6 +34,7 @@ class PretrainedFolder(NamedTuple):
     params: types.Params  # "model" and "objective", numpy
     has_lm_head: bool = True  # whether the parameters have an output layer over the vocabulary
     source: hub.HubModel | None = None  # what else it has; None: written with a config of this project
+    digest: str = ""  # `compute_digest`, of an opened folder
 
     def read_discriminator_head(self) -> types.Params:
         """The head of ELECTRA's discriminator; {} if the folder has none, or one of another activation than ours."""
@@ -54,6 +55,12 @@ def is_pretrained_folder(path: str) -> bool:
 def choose_workdir(path: str) -> Path:
     """The directory of the results of a Hugging Face folder; nothing is written into the folder."""
     return Path("runs", Path(os.path.abspath(path)).name.partition("@")[0])
+
+
+def open_folder(path: str, field: str = "config.init.hub") -> PretrainedFolder:
+    """`read_folder` of `find_folder`, with its digest."""
+    folder = find_folder(path, field)
+    return read_folder(folder)._replace(digest=compute_digest(folder))
 
 
 def read_folder(folder: Path | str) -> PretrainedFolder:

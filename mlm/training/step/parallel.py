@@ -202,8 +202,7 @@ def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
 def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, settings: config.Parallel) -> Partitioner:
     """`build_data_parallel` where each device holds only its shard of the state (sharding.py)."""
     devices = devices or jax.devices()
-    mesh = make_mesh(devices, settings.num_slices)
-    examples = jax.NamedSharding(mesh, sharding.make_example_spec(mesh))
+    mesh, replicated = make_mesh(devices, settings.num_slices), build_data_parallel(train_step, devices, settings)
 
     def constrain(tree: Any):
         return jax.lax.with_sharding_constraint(tree, sharding.make_shardings(tree, mesh))
@@ -215,16 +214,16 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
     @functools.cache
     def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
         if gather_params:  # before the function starts: its loops may end at different times on different devices
-            return build_data_parallel(train_step, devices, settings).jit_per_example(function, *fixed)
+            return replicated.jit_per_example(function, *fixed)
 
         def call_on_shards(params: types.Params, batch: types.Batch, hparams: types.TracedHparams):
-            sharding_strategy = sharding.FSDP(mesh, params)
-            in_specs = sharding.make_partition_specs(params, mesh), examples.spec, jax.P()
+            sharding_strategy, examples = sharding.FSDP(mesh, params), sharding.make_example_spec(mesh)
+            in_specs = sharding.make_partition_specs(params, mesh), examples, jax.P()
 
             def call(shards: types.Params, *values: Any):
                 return function(*fixed, sharding_strategy.gather_params(shards), *values)
 
-            return sharding.shard_map(call, mesh, in_specs, examples.spec)(params, batch, hparams)
+            return sharding.shard_map(call, mesh, in_specs, examples)(params, batch, hparams)
 
         compiled = jax.jit(call_on_shards)
         return lambda state, batch, hparams: gather_examples(mesh, compiled(state.params, batch, hparams))
@@ -241,13 +240,12 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
         return jax.tree.map(make_target, state, sharding.make_shardings(state, mesh))
 
     on_cpu = devices[0].platform == "cpu"  # there a checkpoint is written from the state's own memory
-    return Partitioner(
+    return replicated._replace(
         jit_init=lambda function: jax.jit(lambda hparams: constrain(function(hparams))),
         put_state=lambda state: jax.tree.map(put, state, sharding.make_shardings(state, mesh)),
         get_state=lambda state: jax.tree.map(lambda x: np.array(gather_to_host(x)), state),
         snapshot_state=lambda state: jax.tree.map(jnp.copy, state) if on_cpu else state,
         make_restore_target=make_restore_target,
-        put_batch=lambda batch: jax.tree.map(lambda x: jax.make_array_from_process_local_data(examples, x), batch),
         train_step=jax.jit(step, donate_argnums=0),
         jit_per_example=jit_per_example,
         list_whole_matrices=functools.partial(sharding.list_whole_matrices, sharding.count_shards(mesh)),
