@@ -3,6 +3,7 @@
 # NumPy 2.5 types some functions in part.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -94,9 +95,9 @@ def _entropy(part: Sum, weight: Sum) -> Sum:
 ROUNDING = 1e-12  # a variance of at most this share of its maximum is rounding error, or the square of a complex step
 # Functions of sums (numbers or arrays) that do not change if all sums are multiplied by one factor.
 SCORE_FUNCTIONS: dict[str, Callable[..., Sum]] = {
-    "mean": lambda total, weight: total / weight,
+    "mean": operator.truediv,
     "entropy": _entropy,
-    "exp_mean": lambda total, weight: np.exp(total / weight),
+    "exp_mean": lambda *sums: np.exp(operator.truediv(*sums)),
     "f1": _f1,
     "matthews": _matthews,
     "pearson": _pearson,

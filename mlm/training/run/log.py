@@ -65,25 +65,21 @@ class Progress:
     proportional to the work that is left: count_work gives that of steps, counted from 0.
     """
 
-    def __init__(
-        self, step: int, steps: int, title: str, unit: str = "step", count_work: Callable[[range], float] = len
-    ):
-        self.step, self.steps, self.title, self.unit, self.count_work = step, steps, title, unit, count_work
+    def __init__(self, step: int, steps: int, title: str, count_work: Callable[[range], float] = len):
+        self.step, self.steps, self.title, self.count_work = step, steps, title, count_work
         self.first_step, self.start_time, self.last_shown = step, time.monotonic(), -float("inf")
         self.last_time, self.early = self.start_time, list[tuple[float, float]]()  # (seconds, work) of a step
         layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"  # the time left is in the status
-        settings = {"desc": title, "unit": unit, "dynamic_ncols": True, "bar_format": layout}
-        self.bar = tqdm(total=steps, initial=step, **settings) if sys.stderr.isatty() else None
+        settings = {"desc": title, "unit": "step", "dynamic_ncols": True, "bar_format": layout}
+        self.bar = tqdm(total=steps, initial=step, disable=not sys.stderr.isatty(), **settings)
 
     def announce(self, activity: str) -> None:
         """Shows beside the bar what happens before its first step, such as compiling."""
-        if self.bar is not None:
-            self.bar.set_postfix_str(activity)
+        self.bar.set_postfix_str(activity)
 
     def advance(self, step: int) -> None:
         """Moves the bar to a step."""
-        if self.bar is not None:
-            self.bar.update(step - self.step)
+        self.bar.update(step - self.step)
         now = time.monotonic()
         if self.step == self.first_step and step > self.step and self.last_shown < 0:
             self.first_step, self.start_time = step, now
@@ -115,22 +111,20 @@ class Progress:
             seconds = self.last_shown - self.start_time - slow_seconds
             seconds *= self.count_work(range(self.step, self.steps)) / work
             status += f", {int(seconds // 60)}:{int(seconds % 60):02d} left"
-        if self.bar is not None:
-            self.bar.set_postfix_str(status)
-            return
-        print(f"{self.title}: {self.unit} {self.step:,}/{self.steps:,}, {status}", flush=True)
+        self.bar.set_postfix_str(status)
+        if self.bar.disable:
+            print(f"{self.title}: step {self.step:,}/{self.steps:,}, {status}", flush=True)
 
     def write_message(self, text: str) -> None:
         """Shows a line of text above the bar."""
-        if self.bar is not None:
-            self.bar.write(f"{self.title}: {text}")
-        else:
+        if self.bar.disable:
             print(f"{self.title}: {text}", flush=True)
+        else:
+            self.bar.write(f"{self.title}: {text}")
 
     def close(self) -> None:
         """Ends the bar."""
-        if self.bar is not None:
-            self.bar.close()
+        self.bar.close()
 
 
 class Log(Hook):

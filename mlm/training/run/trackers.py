@@ -12,6 +12,7 @@ import enum
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any, cast
@@ -228,9 +229,9 @@ class Trackers:
         directory, states = RunDirectory(cfg.workdir), {}
         with files.recover_damaged():
             states = directory.read_trackers()
-        recorded_steps: dict[str, int] = {}  # the last step of each metric in metrics.jsonl
+        recorded_steps = Counter[str]()  # the last step of each metric in metrics.jsonl: `|` takes the larger
         for record in records:
-            recorded_steps |= {name: max(recorded_steps.get(name, 0), record["step"]) for name in record}
+            recorded_steps |= Counter(dict.fromkeys(record, record["step"]))
         self.opened, new_states = [], dict(states)
         with contextlib.ExitStack() as stack:  # if one cannot be opened
             stack.callback(self.close, RunStatus.FAILED)
@@ -239,8 +240,7 @@ class Trackers:
                 tracker = TRACKERS[name](cfg, start_step, events_folder, state["run_id"])
                 last_steps = {}
                 if tracker.run_id is not None and tracker.run_id == state["run_id"]:
-                    last_steps = recorded_steps | state["last_steps"]
-                    last_steps |= {name: max(step, last_steps[name]) for name, step in recorded_steps.items()}
+                    last_steps = dict(recorded_steps | Counter(state["last_steps"]))
                 self.opened.append((tracker, last_steps))
                 if tracker.run_id is not None:
                     new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
