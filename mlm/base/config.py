@@ -52,7 +52,6 @@ ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examp
 TABLE, SQUAD = {"data.labelled.format": TABLE_FORMATS}, {"data.labelled.format": "squad"}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
 NO_SCENES = {"data.language.num_scenes": 0}
-NO_FAVORITES = {"data.language.num_favorites": 0}
 NO_MODEL_AS_TEACHER = {"distillation.teacher": ("", "posterior")}
 ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
 NO_SCALING = {"model.rope_scaling": ""}
@@ -155,7 +154,7 @@ class Language:
     favorite_prob: FractionBelow1 = later(
         0.3,
         "probability that a word is the favorite of its field, not any; recall_prob: that of names",
-        unless=NO_FAVORITES,
+        unless={"data.language.num_favorites": 0},
     )
     ambiguity_prob: FractionBelow1 = later(
         0.0, 'probability that a noun or a verb is a form that nouns and verbs share, as "runs"'

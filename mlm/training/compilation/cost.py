@@ -111,8 +111,7 @@ def make_abstract_state(cfg: types.StaticConfig, vocab_size: int) -> types.Train
     """The shapes of the state of a static config: the same however a step is made and however many there are."""
     max_rate = fields.DEFAULT["mask.max_rate"]
     changes = {"train.batch_size": 1, "model.scan_unroll": 1, "model.rnn_unroll": 1, "mask.max_rate": max_rate}
-    changes |= PLAIN_STEP
-    return _make_abstract_state(fields.override(program.clear_paths(cfg), changes), vocab_size)
+    return _make_abstract_state(fields.override(program.clear_paths(cfg), changes | PLAIN_STEP), vocab_size)
 
 
 @functools.cache

@@ -98,15 +98,14 @@ def load(
 ) -> Snapshot:
     """The newest checkpoint, or that of a step or milestone; raises as `restore`."""
     milestones, steps = list_milestones(workdir), ocp.utils.checkpoint_steps(_find_folder(workdir))
-    is_milestone, number = step in milestones, max(steps, default=None) if step is None else step
-    if number is None:
+    is_milestone, available = step in milestones, sorted({*milestones, *steps})
+    if not (steps if step is None else available):
         raise errors.ConfigError(f"run {str(workdir)!r}: expected a run with a checkpoint; it has none yet")
-    available = sorted({*milestones, *steps})
+    number = max(steps) if step is None else step
     if number not in available:
-        nearest = min(available, key=lambda other: abs(other - number), default=None)
-        hint = f"; did you mean {nearest}?" if nearest is not None else ""
-        kept = f"a step that was kept: {', '.join(map(str, available)) or 'none yet'}"
-        raise errors.ConfigError(f"run {str(workdir)!r}, step = {step!r}: expected {kept}{hint}")
+        nearest = min(available, key=lambda other: abs(other - number))
+        kept = f"a step that was kept: {', '.join(map(str, available))}; did you mean {nearest}?"
+        raise errors.ConfigError(f"run {str(workdir)!r}, step = {step!r}: expected {kept}")
     target = _make_restore_target(cfg, program)
     with open_manager(workdir, name="milestones" if is_milestone else "checkpoints", exclusive=exclusive) as saved:
         try:
@@ -191,15 +190,11 @@ def parse_milestones(text: str) -> Milestones:
 def check_milestones(cfg: config.Config) -> None:
     """Raises ConfigError for milestones that the run cannot have."""
     milestones = parse_milestones(cfg.train.milestones)
-    for step in milestones.steps:
-        errors.require_field(
-            cfg, "train.milestones", step <= cfg.train.steps, f"steps up to config.train.steps = {cfg.train.steps}"
-        )
-    has_words = not milestones.words or (
-        cfg.tokenizer.kind != "characters" and cfg.data.corpus not in ("task", "parallel")
-    )
+    is_within = max(milestones.steps, default=0) <= cfg.train.steps
+    errors.require_field(cfg, "train.milestones", is_within, f"steps up to config.train.steps = {cfg.train.steps}")
+    counts_words = cfg.tokenizer.kind != "characters" and cfg.data.corpus not in ("task", "parallel")
     expected = "log:24 or steps: words are counted where the tokenizer has them, in text of one language"
-    errors.require_field(cfg, "train.milestones", has_words, expected)
+    errors.require_field(cfg, "train.milestones", counts_words or not milestones.words, expected)
 
 
 def list_milestone_steps(cfg: config.Config, segments: Sequence[mixture.Segment]) -> list[int]:

@@ -45,6 +45,7 @@ class RunDirectory:
         self.tokenizer, self.tasks = self.path / "tokenizer", self.path / "tasks"
         self.metrics, self.tensorboard = self.path / "metrics.jsonl", self.path / "tensorboard"
         self.profile, self.error = self.path / "profile", self.path / "error.txt"
+        self.trackers = self.path / "trackers.json"
         self.result = self.path / "result.json"  # a run that has it is done
 
     def lock(self) -> contextlib.AbstractContextManager[Any]:
@@ -136,14 +137,6 @@ class RunDirectory:
         with files.recover_damaged():
             starts = self.read_provenance()
         self._write("provenance.json", {"starts": [*starts, provenance.make_record(step) | sources]})
-
-    def read_trackers(self) -> dict:
-        """By tracker, the run's id there, and the last step of each metric when the run was last started."""
-        return self._read("trackers.json") or {}
-
-    def write_trackers(self, trackers: dict) -> None:
-        """Writes the run's ids in its trackers."""
-        self._write("trackers.json", trackers)
 
     def read_result(self) -> dict | None:
         """The result of a run that is done, or None. Raises ConfigError for a run of an earlier version."""

@@ -226,9 +226,10 @@ class Trackers:
     """
 
     def __init__(self, cfg: config.Config, start_step: int, events_folder: Path, records: Iterable[Mapping]):
-        directory, states = RunDirectory(cfg.workdir), {}
+        # By tracker, the run's id there, and the last step of each metric when the run was last started.
+        path, states = RunDirectory(cfg.workdir).trackers, {}
         with files.recover_damaged():
-            states = directory.read_trackers()
+            states = files.read_json_with_digest(path) or {}
         recorded_steps = Counter[str]()  # the last step of each metric in metrics.jsonl: `|` takes the larger
         for record in records:
             recorded_steps |= Counter(dict.fromkeys(record, record["step"]))
@@ -246,7 +247,7 @@ class Trackers:
                     new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
             stack.pop_all()
         if new_states != states:
-            directory.write_trackers(new_states)
+            files.write_json_with_digest(path, new_states)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Passes on to each tracker the metrics whose step is after the last one that it has of them."""
