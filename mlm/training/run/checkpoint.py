@@ -1,7 +1,4 @@
-"""Checkpoints of a run (orbax): asynchronous, atomic, verified by a digest, and refused for another run.
-
-Those of config.train.milestones have the parameters alone, and stay.
-"""
+"""Checkpoints of a run (orbax): asynchronous, atomic, verified by a digest, and refused for another run."""
 
 import contextlib
 import hashlib
@@ -68,10 +65,7 @@ def _find_folder(workdir, name="checkpoints"):
 
 
 def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> Snapshot:
-    """The newest intact checkpoint, or the initial state if there is none. Deletes damaged ones.
-
-    Raises ConfigError as `restore` does, and DamagedFile if there are checkpoints but none is intact.
-    """
+    """The newest intact checkpoint, or the initial state if there is none; deletes damaged ones. Raises as `restore`."""
     target, faults = _make_restore_target(cfg, program), {}
     for step in sorted(checkpoints.all_steps(), reverse=True):
         try:
@@ -198,10 +192,7 @@ def check_milestones(cfg: config.Config) -> None:
 
 
 def list_milestone_steps(cfg: config.Config, segments: Sequence[mixture.Segment]) -> list[int]:
-    """The steps after which the run keeps its parameters, in order; those after its end are left out.
-
-    segments: the phases of the run.
-    """
+    """The steps, up to the run's end, after which it keeps its parameters, in order; segments: the run's phases."""
     milestones, last = parse_milestones(cfg.train.milestones), cfg.train.steps
     steps = {*milestones.steps}
     steps |= {round(last ** (number / milestones.log_count)) for number in range(1, milestones.log_count + 1)}

@@ -7,8 +7,7 @@ widths have BERT's initialization and dropout (Devlin et al. 2019, appendix A.2)
 """
 
 from mlm import models
-from mlm.base import config
-from mlm.base import recipe_constants as constants
+from mlm.base import config, recipe_constants
 from mlm.base.fields import DerivedField
 
 SMALL_WIDTH = 128
@@ -22,20 +21,20 @@ def _is_small(cfg: config.Config) -> bool:
 
 
 def _derive_learning_rate(cfg):
-    rate = constants.SMALL_LEARNING_RATES.get(cfg.model.cell, constants.SMALL_LEARNING_RATE)
+    rate = recipe_constants.SMALL_LEARNING_RATES.get(cfg.model.cell, recipe_constants.SMALL_LEARNING_RATE)
     if cfg.init.run or cfg.init.hub or not _is_small(cfg):
         rate = LEARNING_RATE
     return rate * RELATIVE_LEARNING_RATES.get(cfg.optim.optimizer, 1.0)
 
 
 def _derive_dropout(cfg):
-    return constants.SMALL_DROPOUT if _is_small(cfg) else constants.BERT_DROPOUT
+    return recipe_constants.SMALL_DROPOUT if _is_small(cfg) else recipe_constants.BERT_DROPOUT
 
 
 def _derive_warmup(cfg):
     is_trained = cfg.init.run or cfg.init.hub
-    fractions = {} if is_trained or not _is_small(cfg) else constants.SMALL_WARMUP_FRACTIONS
-    return fractions.get(cfg.model.family, constants.WARMUP_FRACTION)
+    fractions = {} if is_trained or not _is_small(cfg) else recipe_constants.SMALL_WARMUP_FRACTIONS
+    return fractions.get(cfg.model.family, recipe_constants.WARMUP_FRACTION)
 
 
 SIZE = ("model.width", "model.family")
@@ -44,11 +43,13 @@ DERIVED_FIELDS = (
     DerivedField(
         "model.positions",
         MEMBER,
-        lambda cfg: "learned" if models.reads_source(cfg) else constants.SMALL_POSITIONS,
+        lambda cfg: "learned" if models.reads_source(cfg) else recipe_constants.SMALL_POSITIONS,
         applies=lambda cfg: models.reads_field(cfg, "positions"),
     ),
     DerivedField(
-        "model.init_std", SIZE, lambda cfg: constants.SMALL_INIT_STD if _is_small(cfg) else constants.BERT_INIT_STD
+        "model.init_std",
+        SIZE,
+        lambda cfg: recipe_constants.SMALL_INIT_STD if _is_small(cfg) else recipe_constants.BERT_INIT_STD,
     ),
     DerivedField("model.dropout", SIZE, _derive_dropout),
     DerivedField(
@@ -60,7 +61,7 @@ DERIVED_FIELDS = (
     DerivedField(
         "model.chrono_init",
         (*MEMBER, "model.width", "model.bias"),
-        lambda cfg: constants.GATE_MEMORY if _is_small(cfg) else 0,
+        lambda cfg: recipe_constants.GATE_MEMORY if _is_small(cfg) else 0,
         applies=lambda cfg: models.reads_field(cfg, "chrono_init") and cfg.model.bias == "all",
     ),
     DerivedField("optim.warmup_fraction", (*SIZE, "init.run", "init.hub"), _derive_warmup),

@@ -49,10 +49,7 @@ class RunDirectory:
         self.result = self.path / "result.json"  # a run that has it is done
 
     def lock(self) -> contextlib.AbstractContextManager[Any]:
-        """Makes the directory and holds it for the run of this process; raises FolderInUse if another run does.
-
-        Of a run's processes the primary one holds it.
-        """
+        """Makes the directory, which the run's primary process then holds; raises FolderInUse if another run does."""
         message = f"config.workdir = {str(self.path)!r}: another process is training in it now"
         return get_storage(self.path).lock(self.path, message) if parallel.is_primary() else contextlib.nullcontext()
 

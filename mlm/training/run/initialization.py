@@ -1,7 +1,4 @@
-"""What a run reads of trained models: its initial parameters, of a run or a Hugging Face folder, and its teacher.
-
-The parameters are adapted where a run continues with more positions, another vocabulary or fewer layers.
-"""
+"""What a run reads of trained models: its initial parameters, of a run or a Hugging Face folder, and its teacher."""
 
 import dataclasses
 import functools
@@ -92,7 +89,7 @@ def _take_heads(cfg, state, source):
 def adapt_params(
     cfg: config.Config, params: types.Params, source_tokenizer: Tokenizer, tokenizer: Tokenizer
 ) -> tuple[types.Params, list[str]]:
-    """A model's parameters (numpy) as config.init asks for them, and what changed, in words."""
+    """A model's parameters (numpy) with the positions, vocabulary and layers of config.init; what changed, in words."""
     changes = []
     table_PxD = params.get("position", {}).get("embedding", ())
     if cfg.init.positions and len(table_PxD) not in (0, cfg.model.max_positions):
@@ -141,9 +138,7 @@ def resize_positions(table_PxD: np.ndarray, num_positions: int, *, interpolates:
 
 
 def find_pieces(source: Tokenizer, tokenizer: Tokenizer) -> list[list[int]]:
-    """For each entry of a vocabulary the source's entries that it is made of: the same one, the tokens of its text, or
-    all of them where the source knows none.
-    """
+    """The source's entries that each entry is made of: the same one, its text's tokens, or all where it knows none."""
     number = {text: i for i, text in reversed([*enumerate(list_texts(source))])}
     texts = list_texts(tokenizer)
     known = [[i] if i < NUM_SPECIAL else [number[text]] if text in number else [] for i, text in enumerate(texts)]

@@ -58,8 +58,7 @@ def format_evaluation(evaluation: dict, scores: Sequence[Score], shown: Collecti
 
 
 class Progress:
-    """A bar on a terminal, plain lines elsewhere, with step, loss, tokens/s and the time left. The bar moves with every
-    step; lines come with every record.
+    """A bar on a terminal, which moves with every step; elsewhere lines with every record: loss, tokens/s, time left.
 
     The time left counts from the end of the first step, which compiles, and leaves out early steps that do. It is
     proportional to the work that is left: count_work gives that of steps, counted from 0.
@@ -130,9 +129,7 @@ class Progress:
 class Log(Hook):
     """Collects the metrics of steps, writes a record every log_every steps, and shows progress.
 
-    Records have running totals: tokens, predictions (the weight of the objective's first score) and the objective's
-    own.
-
+    Records have running totals: predictions (the weight of the objective's first score) and the objective's own.
     totals: those of the checkpoint from which the run continues, {} for a new run. segments: the phases of the run.
     """
 

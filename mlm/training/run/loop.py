@@ -48,8 +48,7 @@ def check(cfg: config.Config) -> None:
 def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
     """Trains the run of a config that `check` has passed to its end, from its newest checkpoint if it has one.
 
-    Returns its result. Of successive runs that differ in traced values alone, only the first compiles
-    (step/program.py).
+    Returns its result. Of successive runs that differ in traced values alone, only the first compiles.
 
     Raises:
         ConfigError: the directory holds another run, or what the run starts from is not what its config says.

@@ -143,9 +143,8 @@ def compute_coupled_gradients(
 
     By gradient caching (Gao et al. 2021, arXiv 2101.06983, section 3): all microbatches are embedded, the loss is
     differentiated by the embeddings, and each microbatch is embedded again, to pass its part of that on to the
-    parameters. Memory is that of one microbatch, and the gradient that of the whole batch.
-
-    gather_params: trainable parameters -> all of them, as an objective reads them.
+    parameters. Memory is that of one microbatch, and the gradient that of the whole batch. gather_params: trainable
+    parameters -> all of them, as an objective reads them.
     """
     num_parts = cfg.train.grad_accum_steps
 

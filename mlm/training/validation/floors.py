@@ -1,7 +1,6 @@
-"""The floor of each loss on the built-in language.
+"""The floor of each loss on the built-in language, by what a model sees of the example when it predicts a word.
 
-A floor is by what a model sees of the example when it predicts a word. Letters in array names: N examples, L positions,
-P counts of words.
+Letters in array names: N examples, L positions, P counts of words.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
