@@ -1,5 +1,6 @@
 """What a compiled program moves, read from its text (XLA's HLO): between devices, and to and from a device's memory."""
 
+import functools
 import itertools
 import math
 import re
@@ -300,6 +301,4 @@ def compute_read_shares(body: Sequence[Instruction]) -> dict[str, float]:
     return share
 
 
-def measure(type_: str) -> int:
-    """Bytes of a type in main memory."""
-    return compute_type_bytes(type_, main_memory=True)
+measure = functools.partial(compute_type_bytes, main_memory=True)  # bytes in the device's main memory

@@ -144,9 +144,8 @@ class MlflowTracker:
         from mlflow.entities import Param
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", DEFAULT_PROJECT)
-        experiment = self.client.get_experiment_by_name(name)
         try:
-            experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(name)
+            experiment_id = self.client.create_experiment(name)
         except self.error:
             experiment = self.client.get_experiment_by_name(name)
             if experiment is None:  # it was not refused because it exists

@@ -4,12 +4,13 @@
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import tree_map_with_path
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import list_registry_conditions
@@ -110,11 +111,6 @@ def split_decay_groups(optim: config.Optim) -> list[str]:
     return [name.strip() for name in optim.decay_groups.split(",")] if optim.decay_groups.strip() else []
 
 
-def make_decay_mask(groups: Sequence[str], params: types.Params) -> types.Params:
-    """The weight decay mask: true for the parameters of these groups."""
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: find_group(path, leaf) in groups, params)
-
-
 def clip_by_global_norm(max_norm: float) -> Transformation:
     """optax.clip_by_global_norm by a multiplication, which XLA fuses with what reads the gradients."""
 
@@ -126,10 +122,7 @@ def clip_by_global_norm(max_norm: float) -> Transformation:
 
 
 def average_checkpoints(inner: Transformation, count: int, interval: int, steps: int) -> Transformation:
-    """`inner`, but the last update moves to the mean of the last `count` checkpoints (Vaswani et al. 2017, 6.1).
-
-    The mean is part of the state, so a run that is killed and continued ends with the same.
-    """
+    """`inner`, but the last update moves to the mean of the last `count` checkpoints (Vaswani et al. 2017, 6.1)."""
 
     def init(params: types.Params) -> AverageState:
         return AverageState(jnp.int32(0), inner.init(params), jax.tree.map(jnp.zeros_like, params))
@@ -193,8 +186,9 @@ def build_optimizer(
     """
     optim, steps, embedding_steps = cfg.optim, cfg.train.steps, cfg.init.embedding_steps
     schedule = build_schedule(optim, steps)
-    decay_mask = functools.partial(make_decay_mask, split_decay_groups(optim))
-    decay = optax.add_decayed_weights(hparams.weight_decay, decay_mask)
+    groups = split_decay_groups(optim)
+    is_decayed = lambda path, leaf: find_group(path, leaf) in groups
+    decay = optax.add_decayed_weights(hparams.weight_decay, functools.partial(tree_map_with_path, is_decayed))
     starts_late = lambda step: jnp.where(step < embedding_steps, 0.0, 1.0)
     scale_leaves = lambda updates, _: jax.tree.map(
         jnp.multiply, updates, trainable.compute_lr_multipliers(cfg, updates)

@@ -2,8 +2,7 @@
 
 To add one: write a function that builds its optax transformations, and add a row to OPTIMIZERS. Parameters of all
 layers lie in one array. What an optimizer computes for each tensor, it must compute for each layer of it: `per_tensor`
-does so with any optax transformation. The groups of parameters that they tell apart follow from the path and the shape
-of a leaf.
+does so with any optax transformation.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false

@@ -68,11 +68,8 @@ def check_evaluation(cfg: config.Config) -> None:
 def device_memory() -> int:
     """Bytes of memory of one device: an accelerator's own; on a CPU, what this process may use of the machine's."""
     device = jax.local_devices()[0]
-    limit = None if device.platform == "cpu" else (device.memory_stats() or {}).get("bytes_limit")
-    return limit or _read_host_memory()
-
-
-def _read_host_memory():
+    if device.platform != "cpu" and (limit := (device.memory_stats() or {}).get("bytes_limit")):
+        return limit
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):  # there is no limit, or no such file
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -255,8 +252,7 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
 def make_mesh(devices: Sequence[Any], num_slices: int = 0):
     """A mesh of the devices: along one axis, "data"; of a TPU, along the axes of its torus; several slices before that.
 
-    num_slices: groups of devices with fast links among them, in the order of the devices; 0: the slices that the
-    devices say they are in.
+    num_slices: as config.parallel.num_slices, in the order of the devices.
     """
     num_slices = num_slices or count_slices(devices)
     devices = sorted(devices, key=find_place)  # others than TPUs keep their order

@@ -1,7 +1,4 @@
-"""Reference scores of the held-out examples that need no trained model: floors, and n-gram models.
-
-Letters in array names: N examples, L positions.
-"""
+"""Reference scores of the held-out examples that need no trained model: floors, and n-gram models."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
