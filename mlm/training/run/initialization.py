@@ -1,8 +1,7 @@
 """What a run reads of trained models: its initial parameters, of a run or a Hugging Face folder, and its teacher."""
 
-import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -52,13 +51,13 @@ def init_from_source(
     return state, {"source": {"path": path, "sha256": source.digest, "changes": changes}}
 
 
-def read_source(path: str, field: str) -> pretrained_folder.PretrainedFolder:
+def read_source(path: str, field: str) -> pretrained_folder.PretrainedModel:
     """The model of a run's newest checkpoint, or of a Hugging Face folder; field: of the path, for errors."""
     if pretrained_folder.is_pretrained_folder(path):
         return pretrained_folder.open_folder(path, field)
     run = trained_run.load(path, {}, exclusive=not RunDirectory(path).result.exists())
     params = run.program.partitioner.get_state(run.state).params
-    return pretrained_folder.PretrainedFolder(run.cfg, run.tokenizer, run.dataset_info, params, digest=run.digest)
+    return pretrained_folder.PretrainedModel(run.cfg, run.tokenizer, run.dataset_info, params, digest=run.digest)
 
 
 def _take_heads(cfg, state, source):
@@ -214,15 +213,7 @@ def _describe_differences(cfg: config.Config, source_cfg: config.Config) -> str:
     )
 
 
-class Teacher(NamedTuple):
-    """A trained model; params: numpy, of the model alone; digest: of the checkpoint or the folder."""
-
-    model: config.Model
-    params: types.Params
-    digest: str
-
-
-def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> Teacher | None:
+def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> pretrained_folder.PretrainedModel | None:
     """The teacher of a run whose data have this tokenizer; None: the run has none, or one that is no model.
 
     Raises ConfigError if it is gone or another one, predicts no masked tokens, reads another vocabulary or shorter
@@ -241,11 +232,11 @@ def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> Teacher | None:
     require(TEACHER, is_masked, f"a model of masked tokens with its output layer, not {source.cfg.objective}")
     expected = f"a model with the run's vocabulary; leave tokenizer.path out, or set it to {path}"
     require(TEACHER, source.tokenizer.model == tokenizer.model, expected)
-    model = dataclasses.replace(source.cfg.model, kernels=cfg.model.kernels)
+    model = source.cfg.model
     seq_len = max(phase.cfg.pack.seq_len for phase in phases.list_phases(cfg))
     is_long = not models.reads_field(source.cfg, "max_positions") or seq_len <= model.max_positions
     require("pack.seq_len", is_long, f"at most {model.max_positions}, as {path} reads")
     has_states = not cfg.distillation.hidden_weight or model.width == cfg.model.width
     expected = f"0, since states of {path} have {model.width} entries, not config.model.width = {cfg.model.width}"
     require("distillation.hidden_weight", has_states, expected)
-    return Teacher(model, source.params["model"], source.digest)
+    return source._replace(cfg=fields.override(source.cfg, {"model.kernels": cfg.model.kernels}))

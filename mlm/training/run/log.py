@@ -72,10 +72,6 @@ class Progress:
         settings = {"desc": title, "unit": "step", "dynamic_ncols": True, "bar_format": layout}
         self.bar = tqdm(total=steps, initial=step, disable=not sys.stderr.isatty(), **settings)
 
-    def announce(self, activity: str) -> None:
-        """Shows beside the bar what happens before its first step, such as compiling."""
-        self.bar.set_postfix_str(activity)
-
     def advance(self, step: int) -> None:
         """Moves the bar to a step."""
         self.bar.update(step - self.step)
@@ -156,7 +152,7 @@ class Log(Hook):
         if self.progress is not None:
             start = f"continuing from step {start_step:,}" if start_step else "training"
             self.progress.write_message(f"{start} in {self.workdir}; the first step compiles")
-            self.progress.announce("compiling the first step")
+            self.progress.bar.set_postfix_str("compiling the first step")
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Adds the metrics of a step; writes a record every log_every steps and before a pause."""

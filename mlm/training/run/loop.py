@@ -22,6 +22,7 @@ from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Preemption, Profile
 from mlm.training.run.log import Log
+from mlm.training.run.pretrained_folder import PretrainedModel
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel, update
 from mlm.training.step import program as programs
@@ -71,7 +72,7 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
     """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
     segments = mixture.list_segments(cfg, packed, pack.load_dataset)
     teacher = initialization.load_teacher(cfg, packed.tokenizer)
-    program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.model if teacher else None)
+    program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.cfg.model if teacher else None)
     with checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg)) as checkpoints:
         saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
         state = saved.state
@@ -83,7 +84,7 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
                 state = state._replace(params=link_params(state.params))
         saved = saved._replace(state=state)
         if teacher:
-            state = state._replace(params=state.params | {types.TEACHER: teacher.params})
+            state = state._replace(params=state.params | {types.TEACHER: teacher.params["model"]})
         with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut, teacher, sources)) as run:
             yield run, state
 
@@ -135,10 +136,10 @@ class TrainingRun:
         checkpoints,
         saved,
         cut: bool,
-        teacher: initialization.Teacher | None,
+        teacher: PretrainedModel | None,
         sources: dict[str, Any],
     ):
-        packed, self.teacher_model = segments[-1].packed, teacher.model if teacher else None
+        packed, self.teacher_model = segments[-1].packed, teacher.cfg.model if teacher else None
         self.segments, self.segment = segments, segments[0]  # the latter: of the newest batch
         self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, checkpoints
         self.start_step = int(saved.state.step)

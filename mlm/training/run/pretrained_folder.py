@@ -25,16 +25,16 @@ DOWNLOADED_FILES = (settings.CONFIG_FILE, *TENSOR_FILES, *vocabulary.FOLDER_FILE
 DEFAULT_SCORES = {"regression": "pearson", "extractive_qa": "f1"}  # of a loaded model's objective; else accuracy
 
 
-class PretrainedFolder(NamedTuple):
-    """The contents of a Hugging Face folder."""
+class PretrainedModel(NamedTuple):
+    """A trained model, read from a Hugging Face folder or a run."""
 
-    cfg: config.Config  # resolved: its model and objective, its longest examples
+    cfg: config.Config  # resolved; of a folder: its model and objective, its longest examples
     tokenizer: Tokenizer
     dataset_info: types.DatasetInfo
     params: types.Params  # "model" and "objective", numpy
     has_lm_head: bool = True  # whether the parameters have an output layer over the vocabulary
     source: hub.HubModel | None = None  # what else it has; None: written with a config of this project
-    digest: str = ""  # `compute_digest`, of an opened folder
+    digest: str = ""  # of an opened folder (`compute_digest`), or of a run's checkpoint
 
     def read_discriminator_head(self) -> types.Params:
         """The head of ELECTRA's discriminator; {} if the folder has none, or one of another activation than ours."""
@@ -57,13 +57,13 @@ def choose_workdir(path: str) -> Path:
     return Path("runs", Path(os.path.abspath(path)).name.partition("@")[0])
 
 
-def open_folder(path: str, field: str = "config.init.hub") -> PretrainedFolder:
+def open_folder(path: str, field: str = "config.init.hub") -> PretrainedModel:
     """`read_folder` of `find_folder`, with its digest."""
     folder = find_folder(path, field)
     return read_folder(folder)._replace(digest=compute_digest(folder))
 
 
-def read_folder(folder: Path | str) -> PretrainedFolder:
+def read_folder(folder: Path | str) -> PretrainedModel:
     """Reads a Hugging Face folder. Raises ConfigError if it is none, is broken, or has an unsupported model."""
     tokenizer = vocabulary.read_tokenizer(folder)
     if (saved := hub.read_own_config(folder)) is not None:
@@ -74,7 +74,7 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
         init = lambda key: {"model": model.init(key), "objective": objective.init(key, model)}
         abstract = jax.eval_shape(init, jax.random.key(0))
         params = hub.read_own_params(folder, abstract, get_original_ids(tokenizer))
-        return PretrainedFolder(cfg, tokenizer, dataset_info, params)
+        return PretrainedModel(cfg, tokenizer, dataset_info, params)
     pretrained = hub.read_folder(folder, get_original_ids(tokenizer))
     model, head = pretrained.model, pretrained.label_head
     values = {"pack.seq_len": model.max_positions, "objective": objectives.find_token_objective(model.directionality)}
@@ -91,7 +91,7 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
     cfg = fields.fill_derived_fields(objectives.DERIVED_FIELDS, cfg)
     dataset_info = make_dataset_info(cfg, tokenizer, head.classes if head else ())
     params = {"model": pretrained.params, "objective": head.params if head else {}}
-    return PretrainedFolder(
+    return PretrainedModel(
         cfg, tokenizer, dataset_info, params, pretrained.has_lm_head, pretrained._replace(params=None)
     )
 
