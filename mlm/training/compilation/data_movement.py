@@ -57,11 +57,7 @@ class Instruction(NamedTuple):
     is_root: bool
 
 
-class HloProgram(NamedTuple):
-    """A compiled program: computations by name, and the name of the first."""
-
-    computations: dict[str, list[Instruction]]
-    entry: str
+HloProgram = dict[str, list[Instruction]]  # computations by name; the name of the first is ""
 
 
 class Call(NamedTuple):
@@ -76,27 +72,25 @@ class Call(NamedTuple):
 
 def parse_program(text: str) -> HloProgram:
     """The program of a text that compiled.as_text() gives. Raises ValueError for a line that cannot be read."""
-    computations: dict[str, list[Instruction]] = {}
+    program: HloProgram = {}
     body: list[Instruction] = []
-    entry = ""
     for line in text.splitlines():
         if match := _INSTRUCTION.match(line):
             root, name, type_, operation, rest = match.groups()
             operands = tuple(_NAME.findall(rest.partition(")")[0]))
             body.append(Instruction(name, type_, operation, operands, rest, bool(root)))
         elif start := _COMPUTATION.match(line):
-            body = computations.setdefault(start[1], [])
-            entry = start[1] if line.startswith("ENTRY") else entry
+            body = program.setdefault("" if line.startswith("ENTRY") else start[1], [])
         elif line.startswith(" ") or line.endswith("{"):
             raise ValueError(f"HLO in an unknown form: {line.strip()[:200]}")
-    return HloProgram(computations, entry)
+    return program
 
 
 def iterate_calls(program: HloProgram, call: Call | None = None) -> Iterator[Call]:
     """The calls of all computations; the body of a loop runs as often as the loop says."""
-    call = call or Call(program.entry, 1, "", "", False)
+    call = call or Call("", 1, "", "", False)
     yield call
-    for instruction in program.computations[call.name]:
+    for instruction in program[call.name]:
         times, loop = call.times, call.loop
         if instruction.operation == "while":
             trips = count_trips(instruction, program)
@@ -111,7 +105,7 @@ def iterate_calls(program: HloProgram, call: Call | None = None) -> Iterator[Cal
 def list_called(instruction: Instruction, program: HloProgram) -> list[str]:
     """The computations that an instruction calls."""
     attributes = " ".join(_CALLED_COMPUTATIONS.findall(instruction.rest))
-    return [name for name in _NAME.findall(attributes) if name in program.computations]
+    return [name for name in _NAME.findall(attributes) if name in program]
 
 
 def count_trips(loop: Instruction, program: HloProgram) -> int | None:
@@ -119,7 +113,7 @@ def count_trips(loop: Instruction, program: HloProgram) -> int | None:
     if trip_count := _TRIP_COUNT.search(loop.rest):
         return int(trip_count[1])
     condition = _CONDITION.search(loop.rest)
-    body = program.computations.get(condition[1], []) if condition else []
+    body = program.get(condition[1], []) if condition else []
     bounds = [int(one.rest.partition(")")[0]) for one in body if one.operation == "constant" and _BOUND.match(one.type)]
     is_counter = any(one.operation == "compare" and "direction=LT" in one.rest for one in body)
     return bounds[0] if is_counter and len(bounds) == 1 else None
@@ -157,7 +151,7 @@ def read_collectives(text: str) -> list[Collective]:
     for call in iterate_calls(program):
         if call.name.startswith(TPU_WORK) or call.caller.startswith(TPU_DONE):
             continue  # counted where it starts
-        body = program.computations[call.name]
+        body = program[call.name]
         sizes = {one.name: compute_type_bytes(one.type) for one in body}
         for number, one in enumerate(body):
             is_sum_of_slices = one.operation == "send" and _SLICES.search(one.rest)
@@ -232,7 +226,7 @@ def count_bytes(text: str) -> float | None:
             continue
         if call.times is None:
             return None
-        body = program.computations[call.name]
+        body = program[call.name]
         types = {one.name: one.type for one in body}
         total += call.times * sum(count_instruction_bytes(one, types, program) for one in body)
     return total
@@ -251,7 +245,7 @@ def count_instruction_bytes(one: Instruction, types: Mapping[str, str], program:
     if kind == "fusion" and (called := list_called(one, program)):
         types_in_tuple = [array[0] for array in _ARRAY.finditer(one.type)]
         output_types = types_in_tuple[len(operand_types) if kind != one.operation else 0 :]
-        return count_fusion_bytes(program.computations[called[0]], operand_types, output_types)
+        return count_fusion_bytes(program[called[0]], operand_types, output_types)
     if kind != one.operation:  # its result holds its operands, too
         return 2 * sum(map(measure, operand_types))
     return measure(one.type) + sum(map(measure, operand_types))

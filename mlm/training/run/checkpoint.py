@@ -48,10 +48,9 @@ def open_manager(
     exclusive: False if another process may be writing a checkpoint, which would be removed as unfinished.
     """
     policies = ocp.checkpoint_managers
-    policy = policies.AnyPreservationPolicy([policies.LatestN(NUM_KEPT), policies.CustomSteps(steps)])
-    options = ocp.CheckpointManagerOptions(
-        preservation_policy=policy if name == "checkpoints" else None, cleanup_tmp_directories=exclusive
-    )
+    kept = [policies.LatestN(NUM_KEPT), policies.CustomSteps(steps)]
+    policy = policies.AnyPreservationPolicy(kept) if name == "checkpoints" else None
+    options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=exclusive)
     return ocp.CheckpointManager(_find_folder(workdir, name), options=options)
 
 

@@ -6,8 +6,7 @@ profile/: traces of JAX's profiler; checkpoints/; milestones/: the parameters at
 milestone_evaluations/: a file like evaluations.json for each of them; held_out.npz: the columns of the last evaluation,
 by held-out example; result.json: written last; evaluations.json: the evaluations of the trained model;
 predictions-dev.jsonl and -test: the predictions of a fine-tuned model; error.txt: how a point of a sweep failed;
-tasks/: its fine-tunings. The results that a run had before it was extended are kept: held_out-1000.npz,
-evaluations-1000.json, result-1000.json.
+tasks/: its fine-tunings; held_out-1000.npz, evaluations-1000.json, result-1000.json: from before it was extended.
 
 What is read is what was written, else files.DamagedFile is raised (base/files.py).
 """

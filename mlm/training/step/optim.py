@@ -190,13 +190,11 @@ def build_optimizer(
     is_decayed = lambda path, leaf: find_group(path, leaf) in groups
     decay = optax.add_decayed_weights(hparams.weight_decay, functools.partial(tree_map_with_path, is_decayed))
     starts_late = lambda step: jnp.where(step < embedding_steps, 0.0, 1.0)
-    scale_leaves = lambda updates, _: jax.tree.map(
-        jnp.multiply, updates, trainable.compute_lr_multipliers(cfg, updates)
-    )
+    scale_layers = optax.stateless(lambda updates, _: trainable.scale_by_depth(cfg, updates))
     optimizer = optax.chain(
         clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),
         *OPTIMIZERS[optim.optimizer].build(optim, decay, cfg.model),
-        *((optax.stateless(scale_leaves),) if cfg.finetune.layerwise_lr_decay < 1 else ()),
+        *((scale_layers,) if cfg.finetune.layerwise_lr_decay < 1 else ()),
         optax.scale_by_learning_rate(lambda step: hparams.learning_rate * schedule(step)),
         *((optax.masked(optax.scale_by_schedule(starts_late), trainable.flag_body),) if embedding_steps else ()),
         *((optax.stateless(lambda updates, _: link_updates(updates)),) if link_updates else ()),

@@ -250,10 +250,7 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
 
 
 def make_mesh(devices: Sequence[Any], num_slices: int = 0):
-    """A mesh of the devices: along one axis, "data"; of a TPU, along the axes of its torus; several slices before that.
-
-    num_slices: as config.parallel.num_slices, in the order of the devices.
-    """
+    """A mesh of devices in their order: along "data", or a TPU's torus; before these num_slices slices (0: its own)."""
     num_slices = num_slices or count_slices(devices)
     devices = sorted(devices, key=find_place)  # others than TPUs keep their order
     sizes = find_torus(devices[: len(devices) // num_slices])

@@ -99,21 +99,21 @@ def flag_body(params: types.Params) -> types.Params:
     return jax.tree_util.tree_map_with_path(is_body, params)
 
 
-def compute_lr_multipliers(cfg: config.Config, trainable_params: types.Params) -> types.Params:
-    """The learning rate multiplier of each trainable leaf: finetune.layerwise_lr_decay to the power of its depth.
+def scale_by_depth(cfg: config.Config, updates: types.Params) -> types.Params:
+    """The updates of trainable leaves, each times finetune.layerwise_lr_decay to the power of its depth.
 
     The depth is 0 for the objective's head, 1 for the last layer, and so on down to the embeddings (Clark et al. 2020,
     arXiv 2003.10555, table 7; numbered as in Bao et al. 2021, arXiv 2106.08254).
     """
     decay, num_layers = cfg.finetune.layerwise_lr_decay, layers.count_unique_layers(cfg.model)
 
-    def compute_multiplier(path: Path, leaf: types.Array) -> types.Array:
+    def scale(path: Path, leaf: types.Array) -> types.Array:
         names = [key.key for key in path]
         if names[0] == "objective" or names[1] in LM_HEAD_PARAMS:
-            return np.float32(1)
+            return leaf
         if is_stacked(path):
             depth = np.arange(len(leaf), 0, -1, dtype=np.float32)
-            return (decay**depth).reshape(-1, *[1] * (leaf.ndim - 1)).astype(np.float32)
-        return np.float32(decay ** (1 if names[2:3] == ["norm"] else num_layers + 1))
+            return leaf * (decay**depth).reshape(-1, *[1] * (leaf.ndim - 1)).astype(np.float32)
+        return leaf * np.float32(decay ** (1 if names[2:3] == ["norm"] else num_layers + 1))
 
-    return jax.tree_util.tree_map_with_path(compute_multiplier, trainable_params)
+    return jax.tree_util.tree_map_with_path(scale, updates)

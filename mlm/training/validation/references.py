@@ -297,11 +297,9 @@ def make_document_references(
 ) -> ReferenceLosses:
     """Losses of whole documents in nats per document, so that objectives that predict them differently compare.
 
-    Args:
-        passes: how often the loss predicts a document.
-        document: -log P of each document, nats_N. A model's loss is this plus its excess. The excess is paired with
-            the floor, which leaves out the chance in a bound's masks.
-        bound: the smallest possible expected loss over all masks, nats_N.
+    passes: how often the loss predicts a document. document: -log P of each document, nats_N. A model's loss is this
+    plus its excess, which is paired with the floor, and so leaves out the chance in a bound's masks. bound: the
+    smallest possible expected loss over all masks, nats_N.
     """
     excess, title = f"{loss.name.removesuffix('loss')}excess_nats", FLOOR_TITLES["floor"]
     excess_title, floor_title = "loss of a document above the floor", f"{title}'s loss of a document"
