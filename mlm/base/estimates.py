@@ -97,7 +97,7 @@ ROUNDING = 1e-12  # a variance of at most this share of its maximum is rounding 
 SCORE_FUNCTIONS: dict[str, Callable[..., Sum]] = {
     "mean": operator.truediv,
     "entropy": _entropy,
-    "exp_mean": lambda *sums: np.exp(operator.truediv(*sums)),
+    "exp_mean": lambda *sums: np.exp(SCORE_FUNCTIONS["mean"](*sums)),
     "f1": _f1,
     "matthews": _matthews,
     "pearson": _pearson,
