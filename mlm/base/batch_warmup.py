@@ -46,7 +46,7 @@ def count_batches(train: config.Train, steps: range) -> float:
 
 def compute_mean_fraction(train: config.Train) -> float:
     """The share of a full batch that a step uses, mean over the run."""
-    return count_batches(train, range(train.steps)) / train.steps
+    return count_batches(train, range(train.steps)) / train.steps if train.steps else 1.0
 
 
 def split_batch(train: config.Train, step: types.Array, tree: Any) -> Any:
