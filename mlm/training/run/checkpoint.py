@@ -64,7 +64,7 @@ def _find_folder(workdir, name="checkpoints"):
 
 
 def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> Snapshot:
-    """The newest intact checkpoint, or without any the initial state; deletes damaged ones. Raises as `restore`."""
+    """The newest intact checkpoint, else the initial state; deletes damaged checkpoints. Raises as `restore`."""
     target, faults = _make_restore_target(cfg, program), {}
     for step in sorted(checkpoints.all_steps(), reverse=True):
         try:

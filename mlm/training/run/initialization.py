@@ -52,8 +52,8 @@ def init_from_source(
 
 
 def read_source(path: str, field: str) -> pretrained_folder.PretrainedModel:
-    """The model of a run's newest checkpoint, or of a Hugging Face folder; field: of the path, for errors."""
-    if pretrained_folder.is_pretrained_folder(path):
+    """The model of a run's newest checkpoint, or of a Hugging Face folder; field: that of the path."""
+    if field == "config.init.hub" or pretrained_folder.is_pretrained_folder(path):
         return pretrained_folder.open_folder(path, field)
     run = trained_run.load(path, {}, exclusive=not RunDirectory(path).result.exists())
     params = run.program.partitioner.get_state(run.state).params

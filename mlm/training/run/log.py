@@ -70,11 +70,12 @@ class Progress:
         self.last_time, self.early = self.start_time, list[tuple[float, float]]()  # (seconds, work) of a step
         layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"  # the time left is in the status
         settings = {"desc": title, "unit": "step", "dynamic_ncols": True, "bar_format": layout}
-        self.bar = tqdm(total=steps, initial=step, disable=not sys.stderr.isatty(), **settings)
+        self.bar = tqdm(total=steps, initial=step, **settings) if sys.stderr.isatty() else None
 
     def advance(self, step: int) -> None:
         """Moves the bar to a step."""
-        self.bar.update(step - self.step)
+        if self.bar is not None:
+            self.bar.update(step - self.step)
         now = time.monotonic()
         if self.step == self.first_step and step > self.step and self.last_shown < 0:
             self.first_step, self.start_time = step, now
@@ -106,20 +107,22 @@ class Progress:
             seconds = self.last_shown - self.start_time - slow_seconds
             seconds *= self.count_work(range(self.step, self.steps)) / work
             status += f", {int(seconds // 60)}:{int(seconds % 60):02d} left"
-        self.bar.set_postfix_str(status)
-        if self.bar.disable:
+        if self.bar is not None:
+            self.bar.set_postfix_str(status)
+        else:
             print(f"{self.title}: step {self.step:,}/{self.steps:,}, {status}", flush=True)
 
     def write_message(self, text: str) -> None:
         """Shows a line of text above the bar."""
-        if self.bar.disable:
-            print(f"{self.title}: {text}", flush=True)
-        else:
+        if self.bar is not None:
             self.bar.write(f"{self.title}: {text}")
+        else:
+            print(f"{self.title}: {text}", flush=True)
 
     def close(self) -> None:
         """Ends the bar."""
-        self.bar.close()
+        if self.bar is not None:
+            self.bar.close()
 
 
 class Log(Hook):
@@ -152,7 +155,8 @@ class Log(Hook):
         if self.progress is not None:
             start = f"continuing from step {start_step:,}" if start_step else "training"
             self.progress.write_message(f"{start} in {self.workdir}; the first step compiles")
-            self.progress.bar.set_postfix_str("compiling the first step")
+            if self.progress.bar is not None:
+                self.progress.bar.set_postfix_str("compiling the first step")
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Adds the metrics of a step; writes a record every log_every steps and before a pause."""

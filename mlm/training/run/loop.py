@@ -113,13 +113,6 @@ class Evaluate(Hook):
             self.newest = {step: (columns, split_scores.summarize(columns, self.scores))}
             self.log.write_evaluation(step, self.newest[step][1], self.scores)
 
-    def get_final(self, state) -> tuple[split_scores.Columns, dict]:
-        """The columns and scores after the last step; evaluates the state if that result was lost."""
-        steps = self.cfg.train.steps
-        if steps not in self.newest:
-            self.on_pause(steps, state, True, False)
-        return self.newest[steps]
-
     def summarize(self) -> Mapping[str, Any]:
         """The classes, or the numbers, of a task's held-out examples as they were predicted."""
         return split_scores.count_labels(self.cfg, self.packed, self.newest[self.cfg.train.steps][0])
@@ -217,20 +210,22 @@ class TrainingRun:
 
     def finish(self, state) -> dict:
         """Writes the result of the finished run, and returns it."""
-        cfg, flops = self.cfg, self.log.step_flops
-        columns, scores = self.evaluate.get_final(state)
+        cfg, flops, steps = self.cfg, self.log.step_flops, self.cfg.train.steps
+        if steps not in self.evaluate.newest:  # the result of the last step was lost
+            self.evaluate.on_pause(steps, state, True, False)
+        columns, scores = self.evaluate.newest[steps]
         result = {
             "fingerprint": fields.fingerprint(cfg),
             **fields.build_identity(cfg, self.data_identity),
-            "steps": cfg.train.steps,
+            "steps": steps,
             "vocab_size": self.packed.dataset_info.vocab_size,
             **lm.count_parameters(self.abstract_params["model"]),
-            "flops": flops and flops * cfg.train.steps,
+            "flops": flops and flops * steps,
             "evaluation": scores,
             "scores": [score._asdict() for score in self.evaluate.scores],
             **{name: value for hook in self.hooks for name, value in hook.summarize().items()},
         }
-        if sources := mixture.describe_sources(self.segments, cfg.train.steps):
+        if sources := mixture.describe_sources(self.segments, steps):
             result["sources"] = sources
         self.checkpoints.wait_until_finished()
         if parallel.is_primary():
