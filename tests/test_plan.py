@@ -193,9 +193,7 @@ def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):
 
 def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monkeypatch):
     compiled = []
-    monkeypatch.setattr(
-        cost, "compile_step", lambda cfg, entries, **settings: compiled.append(cfg) or cost.StepCost(1, {})
-    )
+    monkeypatch.setattr(cost, "compile_step", lambda cfg, *_, **__: compiled.append(cfg) or cost.StepCost(1, {}))
     points = {
         str(seed): member(**BAG, seed=seed, optim__learning_rate=0.1 * (seed + 1), train__steps=10 + seed)
         for seed in range(3)
