@@ -20,7 +20,7 @@ class Knobs:
 
 def run(steps, **fields):
     """The parameters after each update, and the states, of gradients that follow from the number."""
-    update = optim.build_transformation(config.Optim(**fields), steps, Knobs)
+    update = optim.build_optimizer(config.Config(optim=config.Optim(**fields), train=config.Train(steps=steps)), Knobs)
     params, state = PARAMS, update.init(PARAMS)
 
     @jax.jit

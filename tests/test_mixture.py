@@ -281,8 +281,8 @@ def test_an_extended_run_with_phases_is_the_longer_one(tmp_path):
 
 def test_phases_of_recipes_are_those_of_their_papers():
     def count_tokens(name):
-        cfg = fields.override(config.Config(), paper_recipes.RECIPES[name].fields)
-        return [phase.num_examples * phase.cfg.pack.seq_len for phase in phases.list_phases(cfg)]
+        runs = phases.list_phases(fields.override(config.Config(), paper_recipes.RECIPES[name].fields))
+        return [(one.end_step - one.first_step) * one.cfg.train.batch_size * one.cfg.pack.seq_len for one in runs]
 
     assert count_tokens("bert") == [900_000 * 256 * 128, 100_000 * 256 * 512]
     assert count_tokens("neobert") == [1_000_000 * 2**21, 50_000 * 2**21]

@@ -66,11 +66,11 @@ def test_update_equals_adamw_with_clipping_and_takes_its_rate_from_the_knobs():
     @jax.jit
     def ours(knobs, params, state, scale):
         scaled = jax.tree.map(lambda x: scale * x, gradient)
-        updates, state = optim.build_transformation(cfg.optim, 1000, knobs).update(scaled, state, params)
+        updates, state = optim.build_optimizer(cfg, knobs).update(scaled, state, params)
         return optax.apply_updates(params, updates), state
 
     state, state_reference, mine, theirs = (
-        optim.build_transformation(cfg.optim, 1000, knobs).init(params),
+        optim.build_optimizer(cfg, knobs).init(params),
         reference.init(params),
         params,
         params,

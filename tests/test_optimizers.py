@@ -58,7 +58,8 @@ def draw(number, shapes=SHAPES):
 
 def transformation(name, hparams=Hparams, **changes):
     fields = {"schedule": "constant", "warmup_fraction": 0.0, "clip_norm": 0.0, "decay_groups": "matrices"} | changes
-    return optim.build_transformation(config.Optim(optimizer=name, **fields), STEPS, hparams)
+    cfg = config.Config(optim=config.Optim(optimizer=name, **fields), train=config.Train(steps=STEPS))
+    return optim.build_optimizer(cfg, hparams)
 
 
 @functools.cache
@@ -150,8 +151,8 @@ def test_each_tensor_is_trained_as_it_would_be_alone(name):
 def test_muon_orthogonalizes_the_halves_of_a_gated_mlp_apart():
     def train_up(activation, **kernels):
         params = {"model": {"layers": {name: {"kernel": kernel_KxDxH} for name, kernel_KxDxH in kernels.items()}}}
-        model = config.Model(activation=activation)
-        optimizer = optim.build_transformation(config.Optim(optimizer="muon"), STEPS, Hparams, model=model)
+        cfg = config.Config(model=config.Model(activation=activation), optim=config.Optim(optimizer="muon"))
+        optimizer = optim.build_optimizer(cfg, Hparams)
         updates = jax.jit(lambda params: optimizer.update(params, optimizer.init(params), params)[0])(params)
         return [updates["model"]["layers"][name]["kernel"] for name in kernels]
 

@@ -114,7 +114,7 @@ def test_the_estimate_of_memory_is_near_what_the_compiler_plans(member_of):
 
 
 def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_other(monkeypatch):
-    monkeypatch.setattr(cost, "measure_step_memory", None)
+    monkeypatch.setattr(cost, "compile_step", None)
     points = {"a": member(**BAG, seed=1), "bad": member(**BAG), "b": member(**BAG, train__steps=7)}
     monkeypatch.setattr(
         plan, "find_vocab_size", lambda cfg: plan.errors.require(cfg != points["bad"], "x", 1, "2") or 500
@@ -193,7 +193,7 @@ def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):
 
 def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monkeypatch):
     compiled = []
-    monkeypatch.setattr(cost, "measure_step_memory", lambda cfg, entries: compiled.append(cfg) or 1)
+    monkeypatch.setattr(cost, "compile_step", lambda cfg, *_, **__: compiled.append(cfg) or cost.StepCost(1, {}))
     points = {
         str(seed): member(**BAG, seed=seed, optim__learning_rate=0.1 * (seed + 1), train__steps=10 + seed)
         for seed in range(3)

@@ -110,10 +110,10 @@ def test_a_folder_teaches_with_its_parameters_and_its_words(folders, texts):
     assert cfg.tokenizer.path == str(folders["bert"]) and not cfg.init.hub and words.model == opened.tokenizer.model
     teacher = load_teacher(cfg, words)
     assert teacher.digest == cfg.distillation.teacher_sha256
-    assert dataclasses.replace(teacher.model, size="", kernels="") == dataclasses.replace(
+    assert dataclasses.replace(teacher.cfg.model, size="", kernels="") == dataclasses.replace(
         opened.config.model, size="", kernels=""
     )
-    jax.tree.map(np.testing.assert_array_equal, teacher.params, jax.device_get(opened.params["model"]))
+    jax.tree.map(np.testing.assert_array_equal, teacher.params["model"], jax.device_get(opened.params["model"]))
     assert "expected a model with the run's vocabulary" in get_refusal(load_teacher, taught("roberta"), words)
     long = fields.override(cfg, {"pack.seq_len": 64})
     assert get_refusal(load_teacher, long, words).startswith("config.pack.seq_len = 64: expected at most 32, as ")

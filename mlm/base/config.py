@@ -52,7 +52,6 @@ ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examp
 TABLE, SQUAD = {"data.labelled.format": TABLE_FORMATS}, {"data.labelled.format": "squad"}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
 NO_SCENES = {"data.language.num_scenes": 0}
-NO_FAVORITES = {"data.language.num_favorites": 0}
 NO_MODEL_AS_TEACHER = {"distillation.teacher": ("", "posterior")}
 ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
 NO_SCALING = {"model.rope_scaling": ""}
@@ -155,7 +154,7 @@ class Language:
     favorite_prob: FractionBelow1 = later(
         0.3,
         "probability that a word is the favorite of its field, not any; recall_prob: that of names",
-        unless=NO_FAVORITES,
+        unless={"data.language.num_favorites": 0},
     )
     ambiguity_prob: FractionBelow1 = later(
         0.0, 'probability that a noun or a verb is a form that nouns and verbs share, as "runs"'
@@ -422,40 +421,30 @@ class Distillation:
         "whose probabilities of a masked token are the target in training: posterior (the exact ones of the built-in "
         "language) | the directory of a run, or a Hugging Face folder, of a masked language model with the same "
         "vocabulary; empty: the token itself",
+        role=COMPILED,
         is_path=True,
         path_sha256="distillation.teacher_sha256",
     )
     teacher_sha256: str = field(
         "",
         "expected SHA-256 of the teacher's checkpoint or folder; empty: any (a run records what it found)",
-        unless=NO_MODEL_AS_TEACHER,
         role=HOST,
     )
     temperature: Positive = field(
         1.0,
         "divides the logits of teacher and student in the soft loss, which it multiplies by its square (Hinton et al. "
         "2015; DistilBERT: 2)",
-        unless=NO_MODEL_AS_TEACHER,
-        role=TRACED,
     )
     soft_weight: NonNegative = field(
-        1.0,
-        "weight of the soft loss, the cross-entropy with the teacher's probabilities (DistilBERT: 5)",
-        unless=NO_MODEL_AS_TEACHER,
-        role=TRACED,
+        1.0, "weight of the soft loss, the cross-entropy with the teacher's probabilities (DistilBERT: 5)"
     )
     hard_weight: NonNegative = field(
-        0.0,
-        "weight of the hard loss, that of the masked tokens themselves (DistilBERT: 2)",
-        unless=NO_MODEL_AS_TEACHER,
-        role=TRACED,
+        0.0, "weight of the hard loss, that of the masked tokens themselves (DistilBERT: 2)"
     )
     hidden_weight: NonNegative = field(
         0.0,
         "weight of 1 minus the cosine of the last states of student and teacher, over all tokens; their widths are "
         "equal (DistilBERT: 1)",
-        unless=NO_MODEL_AS_TEACHER,
-        role=TRACED,
     )
 
 
@@ -923,7 +912,7 @@ class Config:
     pack: Pack = subsection(Pack)
     mask: Mask = subsection(Mask)
     hybrid: Hybrid = subsection(Hybrid)
-    distillation: Distillation = subsection(Distillation)
+    distillation: Distillation = subsection(Distillation, unless=NO_MODEL_AS_TEACHER, role=TRACED)
     replaced_token_detection: ReplacedTokenDetection = subsection(ReplacedTokenDetection)
     contrastive: Contrastive = subsection(Contrastive)
     model: Model = subsection(Model)

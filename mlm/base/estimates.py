@@ -3,6 +3,7 @@
 # NumPy 2.5 types some functions in part.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -50,10 +51,6 @@ def read_first_score(result: Mapping[str, Any]) -> Score:
     return Score(**result["scores"][0])
 
 
-def _mean(total: Sum, weight: Sum) -> Sum:
-    return total / weight
-
-
 def _f1(right: Sum, predicted: Sum, labeled: Sum, weight: Sum) -> Sum:
     """The harmonic mean of precision and recall, 2 right / (predicted + labeled); 0 if that is 0 / 0."""
     return _ratio(2 * right, predicted + labeled, np.real(predicted + labeled) > 0)
@@ -98,9 +95,9 @@ def _entropy(part: Sum, weight: Sum) -> Sum:
 ROUNDING = 1e-12  # a variance of at most this share of its maximum is rounding error, or the square of a complex step
 # Functions of sums (numbers or arrays) that do not change if all sums are multiplied by one factor.
 SCORE_FUNCTIONS: dict[str, Callable[..., Sum]] = {
-    "mean": _mean,
+    "mean": operator.truediv,
     "entropy": _entropy,
-    "exp_mean": lambda *sums: np.exp(_mean(*sums)),
+    "exp_mean": lambda *sums: np.exp(SCORE_FUNCTIONS["mean"](*sums)),
     "f1": _f1,
     "matthews": _matthews,
     "pearson": _pearson,

@@ -217,10 +217,7 @@ def _int_to_float(value: Any) -> Any:
 
 
 def check_values(config: Config) -> None:
-    """Raises ConfigError for a value that its field cannot have, whatever the other fields are.
-
-    Numbers must also fit float32 and int32, or uint32 where the bounds say so.
-    """
+    """Raises ConfigError for a value that its field cannot have, or float32, or int32 (uint32 where bounds say so)."""
     try:
         flat = flatten(config)
     except AttributeError as error:

@@ -2,10 +2,8 @@
 
 A JSON object is written with its own SHA-256, and holds those of the larger files that belong to it: a run's result has
 those of its held-out columns and its log, its config that of the tokenizer, a checkpoint's origin that of its arrays,
-the manifest of a cache's folder those of the folder's files. A file whose digest differs raises DamagedFile.
-
-They lie on a disk or on a bucket (storage.py). A bucket that cannot be reached raises buckets.BucketError; its files do
-not count as damaged.
+the manifest of a cache's folder those of the folder's files. A file whose digest differs raises DamagedFile. On a
+bucket (storage.py) that cannot be reached files do not count as damaged: it raises buckets.BucketError.
 """
 
 import contextlib

@@ -41,11 +41,6 @@ class Phase(NamedTuple):
     end_step: int
     cfg: Config  # of a run that is this phase alone; a run without phases has its own
 
-    @property
-    def num_examples(self) -> int:
-        """The examples in the batches of all its steps."""
-        return (self.end_step - self.first_step) * self.cfg.train.batch_size
-
 
 def list_phases(cfg: Config) -> list[Phase]:
     """The phases of a run in order, at least one; the last has the run's own length, batch and masking rate."""

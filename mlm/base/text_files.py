@@ -52,9 +52,8 @@ def iterate_lines(
 ) -> Iterator[tuple[int, str]]:
     """The lines of an open file, without their ends (a line feed, after a carriage return or not), numbered from 1.
 
-    name: of the file, for errors. start, end: bytes at which lines begin, between which it is read.
-
-    Raises ConfigError for a line that is too long or not UTF-8, and for NUL.
+    name: of the file, for errors. start, end: bytes at which lines begin, between which it is read. Raises ConfigError
+    for a line that is too long or not UTF-8, and for NUL.
     """
     number, num_left = 0, end - start
     if start:

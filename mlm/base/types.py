@@ -1,9 +1,7 @@
 """The values that pass between packages.
 
-The name of an array ends in its shape, one letter an axis:
-
-B examples of a batch, L tokens of an example, K masked slots of an example (in the states and weights of all layers:
-the layers), D width, V vocabulary, N examples of a split.
+The name of an array ends in its shape, one letter an axis: B examples of a batch, L tokens of an example, K masked
+slots of an example (in the states and weights of all layers: the layers), D width, V vocabulary, N examples of a split.
 """
 
 import dataclasses

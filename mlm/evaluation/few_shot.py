@@ -26,7 +26,7 @@ from mlm.inference import forward_passes
 from mlm.inference.forward_passes import MaskedQueries
 from mlm.training.run import finetuning_recipe
 from mlm.training.run.trained_run import TrainedRun
-from mlm.training.step import parallel, program, trainable, update
+from mlm.training.step import optim, parallel, program, trainable, update
 
 SHOTS, SEEDS = 16, (13, 21, 42, 87, 100)  # examples per label; one sample of them per seed
 STEPS_BETWEEN = 100  # two evaluations on the selection sample
@@ -195,8 +195,8 @@ def init_state(
 ) -> types.TrainState:
     """A state at step 0 with a run's parameters (numpy), without those of its objective."""
     params = {"model": params["model"], "objective": {}}
-    trainable_params = trainable.select_trainable(params, update.make_freeze_rule(cfg, objective))
-    opt_state = update.build_optimizer(cfg, trainable_params, hparams).init(trainable_params)
+    trainable_params = trainable.select_trainable(params, trainable.make_freeze_rule(cfg, objective))
+    opt_state = optim.build_optimizer(cfg, hparams).init(trainable_params)
     return types.TrainState(np.int32(0), params, opt_state)
 
 

@@ -36,7 +36,7 @@ def load_model(folder: str, step: int | None = None) -> LanguageModel:
             raise errors.ConfigError(
                 f"{error}, or {folders.HUB_PREFIX}{folder} for a model of huggingface.co"
             ) from None
-    loaded = folders.read_folder(folders.download_folder(folder))
+    loaded = folders.read_folder(folders.find_folder(folder, "model"))
     arguments = loaded.cfg, loaded.tokenizer, loaded.params["model"], loaded.params["objective"], loaded.dataset_info
     return build_language_model(*arguments, has_lm_head=loaded.has_lm_head, source=loaded.source)
 

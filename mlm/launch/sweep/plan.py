@@ -339,7 +339,7 @@ class StepPlanner(NamedTuple):
         changes |= {"train.batch_size": batch_size // self.options.num_devices}
         local = program.make_static_config(fields.override(self.cfg, changes))
         if self.is_exact(variant):
-            return cost.StepCost(cost.measure_step_memory(local, self.vocab_size), {})
+            return cost.StepCost(cost.compile_step(local, self.vocab_size, single_device=True).memory, {})
         return cost.StepCost(estimate_memory(local, self.vocab_size, self.options.num_devices // num_slices), {})
 
     def compute_memory(self, variant: str, accum_steps: int, batch_size: int) -> float:

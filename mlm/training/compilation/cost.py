@@ -88,7 +88,7 @@ def _count_lowered_flops(cfg: types.StaticConfig, vocab_size: int, frozen_stacks
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     model, objective = program.build_model_and_objective(cfg, dataset_info)
     hparams, num_examples = program.make_placeholder_hparams(cfg), cfg.train.batch_size * objective.masks_per_example
-    base_rule = update.make_freeze_rule(cfg, objective)
+    base_rule = trainable.make_freeze_rule(cfg, objective)
 
     def freeze_rule(path: trainable.Path) -> int:
         is_frozen = is_stacked(path) and path[0].key == "model" and path[1].key in frozen_stacks
@@ -111,8 +111,7 @@ def make_abstract_state(cfg: types.StaticConfig, vocab_size: int) -> types.Train
     """The shapes of the state of a static config: the same however a step is made and however many there are."""
     max_rate = fields.DEFAULT["mask.max_rate"]
     changes = {"train.batch_size": 1, "model.scan_unroll": 1, "model.rnn_unroll": 1, "mask.max_rate": max_rate}
-    changes |= PLAIN_STEP
-    return _make_abstract_state(fields.override(program.clear_paths(cfg), changes), vocab_size)
+    return _make_abstract_state(fields.override(program.clear_paths(cfg), changes | PLAIN_STEP), vocab_size)
 
 
 @functools.cache
@@ -165,11 +164,6 @@ def read_cost(compiled: jax.stages.Compiled) -> StepCost:
         data_movement.count_bytes(text),
         ",".join(kernel for kernel, call in ATTENTION_CALLS.items() if call in text),
     )
-
-
-def measure_step_memory(cfg: types.StaticConfig, vocab_size: int) -> float:
-    """Bytes on one device for a step of cfg.train.batch_size examples there, with layers rolled: almost the same."""
-    return compile_step(cfg, vocab_size, single_device=True).memory
 
 
 @functools.cache

@@ -1,13 +1,13 @@
-"""What a compiled program moves, read from its text: between devices, and to and from a device's main memory."""
+"""What a compiled program moves, read from its text (XLA's HLO): between devices, and to and from a device's memory."""
 
+import functools
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-
-from mlm.training.compilation import hlo
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 COMPUTE = ("fusion", "convolution", "dot", "custom-call", "while", "call")  # what an asynchronous one may overlap
@@ -34,6 +34,101 @@ ENTRYWISE = (
     *("select", "compare", "and", "or", "xor", "not", "maximum", "minimum", "exponential", "power", "rsqrt", "sqrt"),
 )
 
+_COMPUTATION = re.compile(r"(?:ENTRY )?%([\w.\-]+) .*\{$")  # the first line of a computation
+# Name, type, operation, then operands, whose types are not repeated, and attributes.
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%([\w.\-]+) = (.+?) ([\w\-]+)\(([^)\[]*\).*)")
+_CALLED_COMPUTATIONS = re.compile(r"=\{?((?:%[\w.\-]+(?:, )?)+)")  # attributes that name computations
+_NAME = re.compile(r"%([\w.\-]+)")
+_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CONDITION = re.compile(r"condition=%([\w.\-]+)")
+_BOUND = re.compile(r"^s32\[\]")  # the type of a constant in a condition, of a loop that counts from 0
+_ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([^\]]*)\](\{[^}]*\})?")
+_FAST_MEMORY = re.compile(r"S\([1-9]\)")  # in a layout: not in the device's main memory
+
+
+class Instruction(NamedTuple):
+    """An instruction of a computation."""
+
+    name: str
+    type: str
+    operation: str
+    operands: tuple[str, ...]  # names of instructions
+    rest: str  # of its line: operands and attributes
+    is_root: bool
+
+
+HloProgram = dict[str, list[Instruction]]  # computations by name; the name of the first is ""
+
+
+class Call(NamedTuple):
+    """A computation, as one place of a program calls it."""
+
+    name: str  # of the computation
+    times: int | None  # how often it runs in one call of the program; None: unknown
+    caller: str  # the instruction that calls it; "": it is the entry
+    loop: str  # the loop of unknown length that it is in; "": none
+    is_fused: bool  # a part of one kernel
+
+
+def parse_program(text: str) -> HloProgram:
+    """The program of a text that compiled.as_text() gives. Raises ValueError for a line that cannot be read."""
+    program: HloProgram = {}
+    body: list[Instruction] = []
+    for line in text.splitlines():
+        if match := _INSTRUCTION.match(line):
+            root, name, type_, operation, rest = match.groups()
+            operands = tuple(_NAME.findall(rest.partition(")")[0]))
+            body.append(Instruction(name, type_, operation, operands, rest, bool(root)))
+        elif start := _COMPUTATION.match(line):
+            body = program.setdefault("" if line.startswith("ENTRY") else start[1], [])
+        elif line.startswith(" ") or line.endswith("{"):
+            raise ValueError(f"HLO in an unknown form: {line.strip()[:200]}")
+    return program
+
+
+def iterate_calls(program: HloProgram, call: Call | None = None) -> Iterator[Call]:
+    """The calls of all computations; the body of a loop runs as often as the loop says."""
+    call = call or Call("", 1, "", "", False)
+    yield call
+    for instruction in program[call.name]:
+        times, loop = call.times, call.loop
+        if instruction.operation == "while":
+            trips = count_trips(instruction, program)
+            times = None if trips is None or times is None else times * trips
+            loop = loop or ("" if trips is not None else instruction.name)
+        kind = instruction.operation.removesuffix("-start")
+        is_fused = call.is_fused or kind not in ("while", "call", "conditional", "async")
+        for name in list_called(instruction, program):
+            yield from iterate_calls(program, Call(name, times, instruction.name, loop, is_fused))
+
+
+def list_called(instruction: Instruction, program: HloProgram) -> list[str]:
+    """The computations that an instruction calls."""
+    attributes = " ".join(_CALLED_COMPUTATIONS.findall(instruction.rest))
+    return [name for name in _NAME.findall(attributes) if name in program]
+
+
+def count_trips(loop: Instruction, program: HloProgram) -> int | None:
+    """How often a loop runs, if its text says so: the compiler of TPUs says it in the loop's condition alone."""
+    if trip_count := _TRIP_COUNT.search(loop.rest):
+        return int(trip_count[1])
+    condition = _CONDITION.search(loop.rest)
+    body = program.get(condition[1], []) if condition else []
+    bounds = [int(one.rest.partition(")")[0]) for one in body if one.operation == "constant" and _BOUND.match(one.type)]
+    is_counter = any(one.operation == "compare" and "direction=LT" in one.rest for one in body)
+    return bounds[0] if is_counter and len(bounds) == 1 else None
+
+
+def compute_type_bytes(type_: str, *, main_memory: bool = False) -> int:
+    """Bytes of a type or tuple as HLO writes it, f32[8,16]{1,0}; main_memory: without scalars and what lies in VMEM."""
+    total = 0.0
+    for letters, bits, shape, layout in _ARRAY.findall(type_):
+        if main_memory and (not shape or _FAST_MEMORY.search(layout)):
+            continue
+        entries = math.prod(int(axis) for axis in shape.split(",") if axis)
+        total += entries * (1 if letters == "pred" else int(bits or 0) / 8)
+    return int(total)
+
 
 class Collective(NamedTuple):
     """A collective of a program."""
@@ -51,13 +146,13 @@ def read_collectives(text: str) -> list[Collective]:
     In a ring of n devices each one sends (n - 1) / n of the bytes, in an all-reduce twice that (Patarasuk & Yuan 2009).
     Raises ValueError if a loop with collectives has no known number of iterations, and for what cannot be read.
     """
-    program = hlo.parse_program(text)
+    program = parse_program(text)
     found: list[Collective] = []
-    for call in hlo.iterate_calls(program):
-        caller, body = call.caller, program.computations[call.name]
-        if call.name.startswith(TPU_WORK) or (caller and caller.name.startswith(TPU_DONE)):
+    for call in iterate_calls(program):
+        if call.name.startswith(TPU_WORK) or call.caller.startswith(TPU_DONE):
             continue  # counted where it starts
-        sizes = {one.name: hlo.compute_type_bytes(one.type) for one in body}
+        body = program[call.name]
+        sizes = {one.name: compute_type_bytes(one.type) for one in body}
         for number, one in enumerate(body):
             is_sum_of_slices = one.operation == "send" and _SLICES.search(one.rest)
             kind = "all-reduce" if is_sum_of_slices else one.operation.removesuffix("-start")
@@ -68,24 +163,18 @@ def read_collectives(text: str) -> list[Collective]:
             if call.times is None:
                 raise ValueError(f"the loop {call.loop} moves data, and its number of iterations is unknown")
             is_start = kind != one.operation
-            is_fused = caller is not None and caller.name.startswith(TPU_START)  # libtpu fuses it with other work
             input_bytes = sum(sizes[name] for name in one.operands)
             # The start of an asynchronous all-gather returns its input together with its output.
             size = sizes[one.name] - is_start * input_bytes if kind == "all-gather" else input_bytes
-            is_overlapped = is_fused or (is_start and has_compute_before_done(body, number))
-            group = read_group(one.rest)
-            found.append(Collective(kind, size, call.times, is_overlapped, group))
+            is_overlapped = call.caller.startswith(TPU_START) or (is_start and has_compute_before_done(body, number))
+            found.append(Collective(kind, size, call.times, is_overlapped, read_group(one.rest)))
     return found
 
 
-def has_compute_before_done(body: Sequence[hlo.Instruction], number: int) -> bool:
+def has_compute_before_done(body: Sequence[Instruction], number: int) -> bool:
     """Whether something is computed between an instruction and the one that takes its result."""
-    for one in body[number + 1 :]:
-        if body[number].name in one.operands:
-            return False
-        if one.operation in COMPUTE:
-            return True
-    return False
+    between = itertools.takewhile(lambda one: body[number].name not in one.operands, body[number + 1 :])
+    return any(one.operation in COMPUTE for one in between)
 
 
 def read_group(attributes: str) -> tuple[int, ...]:
@@ -126,26 +215,25 @@ def sum_bytes(collectives: Sequence[Collective]) -> dict[str, int]:
 
 
 def count_bytes(text: str) -> float | None:
-    """Bytes to and from the main memory in one call of a program; text: compiled.as_text().
+    """Bytes to and from the main memory in one call of a program, at least; None if a loop's length is unknown.
 
-    None if a loop does not say how often it runs. A bound from below on the time of a step that waits for its memory:
-    each kernel reads its inputs and writes its outputs once. Of an array of which a kernel takes or replaces a slice,
-    that slice counts. Arrays that a TPU's compiler places in VMEM do not count.
+    Each kernel reads its inputs and writes its outputs once. Of an array of which a kernel takes or replaces a slice,
+    that slice counts. Arrays that a TPU's compiler places in VMEM do not count. text: compiled.as_text().
     """
-    program, total = hlo.parse_program(text), 0.0
-    for call in hlo.iterate_calls(program):
+    program, total = parse_program(text), 0.0
+    for call in iterate_calls(program):
         if call.is_fused:
             continue
         if call.times is None:
             return None
-        body = program.computations[call.name]
+        body = program[call.name]
         types = {one.name: one.type for one in body}
         total += call.times * sum(count_instruction_bytes(one, types, program) for one in body)
     return total
 
 
-def count_instruction_bytes(one: hlo.Instruction, types: Mapping[str, str], program: hlo.HloProgram) -> int:
-    """Bytes that one kernel reads and writes; types: of the instructions of its computation."""
+def count_instruction_bytes(one: Instruction, types: Mapping[str, str], program: HloProgram) -> int:
+    """Bytes that one kernel reads and writes; types: of its computation's instructions."""
     kind = one.operation.removesuffix("-start")
     if kind in FREE or kind.endswith(("-done", "-update")):
         return 0
@@ -154,23 +242,20 @@ def count_instruction_bytes(one: hlo.Instruction, types: Mapping[str, str], prog
         return 2 * measure(one.type)
     if one.operation == "dynamic-update-slice":
         return 2 * measure(operand_types[1])
-    if kind == "fusion":
-        called = next((name for name in hlo.list_called(one) if name in program.computations), "")
-        if called:
-            output_types = hlo.split_tuple(one.type)[len(operand_types) if kind != one.operation else 0 :]
-            return count_fusion_bytes(program.computations[called], operand_types, output_types)
+    if kind == "fusion" and (called := list_called(one, program)):
+        types_in_tuple = [array[0] for array in _ARRAY.finditer(one.type)]
+        output_types = types_in_tuple[len(operand_types) if kind != one.operation else 0 :]
+        return count_fusion_bytes(program[called[0]], operand_types, output_types)
     if kind != one.operation:  # its result holds its operands, too
         return 2 * sum(map(measure, operand_types))
     return measure(one.type) + sum(map(measure, operand_types))
 
 
-def count_fusion_bytes(
-    body: Sequence[hlo.Instruction], operand_types: Sequence[str], output_types: Sequence[str]
-) -> int:
+def count_fusion_bytes(body: Sequence[Instruction], operand_types: Sequence[str], output_types: Sequence[str]) -> int:
     """Bytes that a fused computation reads and writes; the types are those of its caller's arrays."""
     by_name = {one.name: one for one in body}
 
-    def follow(name: str) -> hlo.Instruction:
+    def follow(name: str) -> Instruction:
         one = by_name[name]
         return follow(one.operands[0]) if one.operation == "bitcast" and one.operands[0] in by_name else one
 
@@ -192,7 +277,7 @@ def count_fusion_bytes(
     return total
 
 
-def compute_read_shares(body: Sequence[hlo.Instruction]) -> dict[str, float]:
+def compute_read_shares(body: Sequence[Instruction]) -> dict[str, float]:
     """By name: the share of an instruction's entries that a fused computation needs; it computes no others."""
     share = {one.name: float(one.is_root) for one in body}
     slices: dict[str, dict[str, float]] = {}  # by the sliced array: the shares of different slices
@@ -203,13 +288,11 @@ def compute_read_shares(body: Sequence[hlo.Instruction]) -> dict[str, float]:
             if one.operation in ("slice", "dynamic-slice", "gather") and number == 0:
                 part = slices.setdefault(name, {})
                 type_ = next(other.type for other in body if other.name == name)
-                part[one.rest] = share[one.name] * hlo.compute_type_bytes(one.type) / hlo.compute_type_bytes(type_)
+                part[one.rest] = share[one.name] * compute_type_bytes(one.type) / compute_type_bytes(type_)
                 share[name] = max(share[name], min(1.0, sum(part.values())))
             else:
                 share[name] = max(share[name], share[one.name] if one.operation in ENTRYWISE else 1.0)
     return share
 
 
-def measure(type_: str) -> int:
-    """Bytes of a type in main memory."""
-    return hlo.compute_type_bytes(type_, main_memory=True)
+measure = functools.partial(compute_type_bytes, main_memory=True)  # bytes in the device's main memory

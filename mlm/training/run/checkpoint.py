@@ -1,7 +1,4 @@
-"""Checkpoints of a run (orbax): asynchronous, atomic, verified by a digest, and refused for another run.
-
-Those of config.train.milestones have the parameters alone, and stay.
-"""
+"""Checkpoints of a run (orbax): asynchronous, atomic, verified by a digest, and refused for another run."""
 
 import contextlib
 import hashlib
@@ -26,7 +23,7 @@ from mlm.training.step import parallel, trainable
 from mlm.training.step.program import Program, make_train_hparams
 
 NUM_KEPT = 2  # the newest, and the one before it in case the newest is damaged
-MILESTONE_UNITS = {"": 0, "kw": 1000, "Mw": 1_000_000}  # after a number: steps, or so many words each
+WORD_UNITS = {"kw": 1000, "Mw": 1_000_000}  # after a number of words; a number alone is of steps
 # The moments that the BabyLM challenge of 2025 asks for, in millions of words.
 BABYLM = (*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100))
 EXPECTED_MILESTONES = (
@@ -43,21 +40,18 @@ class Snapshot(NamedTuple):
     digest: str = ""  # of a restored state
 
 
-def open_manager(workdir: Path | str, *steps: int, exclusive: bool = True) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory: it keeps the newest and those of `steps`.
+def open_manager(
+    workdir: Path | str, *steps: int, name: str = "checkpoints", exclusive: bool = True
+) -> ocp.CheckpointManager:
+    """The checkpoints of a run directory, of which the newest and those of `steps` are kept, or all its "milestones".
 
     exclusive: False if another process may be writing a checkpoint, which would be removed as unfinished.
     """
     policies = ocp.checkpoint_managers
-    policy = policies.AnyPreservationPolicy([policies.LatestN(NUM_KEPT), policies.CustomSteps(steps)])
+    kept = [policies.LatestN(NUM_KEPT), policies.CustomSteps(steps)]
+    policy = policies.AnyPreservationPolicy(kept) if name == "checkpoints" else None
     options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=exclusive)
-    return ocp.CheckpointManager(_find_folder(workdir), options=options)
-
-
-def open_milestones(workdir: Path | str, *, exclusive: bool = True) -> ocp.CheckpointManager:
-    """The parameters of a run directory at its milestones: none is ever removed. exclusive: as in `open_manager`."""
-    options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=exclusive)
-    return ocp.CheckpointManager(_find_folder(workdir, "milestones"), options=options)
+    return ocp.CheckpointManager(_find_folder(workdir, name), options=options)
 
 
 def list_milestones(workdir: Path | str) -> list[int]:
@@ -70,10 +64,7 @@ def _find_folder(workdir, name="checkpoints"):
 
 
 def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> Snapshot:
-    """The newest intact checkpoint, or the initial state if there is none. Deletes damaged ones.
-
-    Raises ConfigError as `restore` does, and DamagedFile if there are checkpoints but none is intact.
-    """
+    """The newest intact checkpoint, else the initial state; deletes damaged checkpoints. Raises as `restore`."""
     target, faults = _make_restore_target(cfg, program), {}
     for step in sorted(checkpoints.all_steps(), reverse=True):
         try:
@@ -100,17 +91,16 @@ def load(
 ) -> Snapshot:
     """The newest checkpoint, or that of a step or milestone; raises as `restore`."""
     milestones, steps = list_milestones(workdir), ocp.utils.checkpoint_steps(_find_folder(workdir))
-    is_milestone, number = step in milestones, max(steps, default=None) if step is None else step
-    if number is None:
+    is_milestone, available = step in milestones, sorted({*milestones, *steps})
+    if not (steps if step is None else available):
         raise errors.ConfigError(f"run {str(workdir)!r}: expected a run with a checkpoint; it has none yet")
-    available = sorted({*milestones, *steps})
+    number = max(steps) if step is None else step
     if number not in available:
-        nearest = min(available, key=lambda other: abs(other - number), default=None)
-        hint = f"; did you mean {nearest}?" if nearest is not None else ""
-        kept = f"a step that was kept: {', '.join(map(str, available)) or 'none yet'}"
-        raise errors.ConfigError(f"run {str(workdir)!r}, step = {step!r}: expected {kept}{hint}")
+        nearest = min(available, key=lambda other: abs(other - number))
+        kept = f"a step that was kept: {', '.join(map(str, available))}; did you mean {nearest}?"
+        raise errors.ConfigError(f"run {str(workdir)!r}, step = {step!r}: expected {kept}")
     target = _make_restore_target(cfg, program)
-    with (open_milestones if is_milestone else open_manager)(workdir, exclusive=exclusive) as saved:
+    with open_manager(workdir, name="milestones" if is_milestone else "checkpoints", exclusive=exclusive) as saved:
         try:
             return restore(saved, number, cfg, data, target._replace(opt_state=()) if is_milestone else target)
         except files.DamagedFile as damaged:
@@ -174,8 +164,8 @@ class Milestones(NamedTuple):
 def parse_milestones(text: str) -> Milestones:
     """The moments that a text names. Raises ConfigError if it names none that can be."""
     if text == "babylm":
-        return Milestones(words=[MILESTONE_UNITS["Mw"] * count for count in BABYLM])
-    if (match := re.fullmatch("log:([1-9][0-9]*)", text)) and len(match[1]) <= 4:
+        return Milestones(words=[count * WORD_UNITS["Mw"] for count in BABYLM])
+    if match := re.fullmatch("log:([1-9][0-9]{0,3})", text):
         return Milestones(log_count=int(match[1]))
     steps, words = [], []
     for part in text.split(",") if text else ():
@@ -183,30 +173,25 @@ def parse_milestones(text: str) -> Milestones:
         if match is None:
             value = errors.format_value(text)
             raise errors.ConfigError(f"config.train.milestones = {value}: expected {EXPECTED_MILESTONES}")
-        steps += [] if match[2] else [int(match[1])]
-        words += [int(match[1]) * MILESTONE_UNITS[match[2]]] if match[2] else []
+        if match[2]:
+            words.append(int(match[1]) * WORD_UNITS[match[2]])
+        else:
+            steps.append(int(match[1]))
     return Milestones(steps=steps, words=words)
 
 
 def check_milestones(cfg: config.Config) -> None:
     """Raises ConfigError for milestones that the run cannot have."""
     milestones = parse_milestones(cfg.train.milestones)
-    for step in milestones.steps:
-        errors.require_field(
-            cfg, "train.milestones", step <= cfg.train.steps, f"steps up to config.train.steps = {cfg.train.steps}"
-        )
-    has_words = not milestones.words or (
-        cfg.tokenizer.kind != "characters" and cfg.data.corpus not in ("task", "parallel")
-    )
+    is_within = max(milestones.steps, default=0) <= cfg.train.steps
+    errors.require_field(cfg, "train.milestones", is_within, f"steps up to config.train.steps = {cfg.train.steps}")
+    counts_words = cfg.tokenizer.kind != "characters" and cfg.data.corpus not in ("task", "parallel")
     expected = "log:24 or steps: words are counted where the tokenizer has them, in text of one language"
-    errors.require_field(cfg, "train.milestones", has_words, expected)
+    errors.require_field(cfg, "train.milestones", counts_words or not milestones.words, expected)
 
 
 def list_milestone_steps(cfg: config.Config, segments: Sequence[mixture.Segment]) -> list[int]:
-    """The steps after which the run keeps its parameters, in order; those after its end are left out.
-
-    segments: the phases of the run.
-    """
+    """The steps, up to the run's end, after which it keeps its parameters, in order; segments: the run's phases."""
     milestones, last = parse_milestones(cfg.train.milestones), cfg.train.steps
     steps = {*milestones.steps}
     steps |= {round(last ** (number / milestones.log_count)) for number in range(1, milestones.log_count + 1)}
@@ -254,7 +239,7 @@ class MilestoneCheckpoint(Checkpoint):
     def __init__(
         self, steps: Collection[int], cfg: config.Config, data: dict, program: Program, get_run_totals: Callable
     ):
-        super().__init__(cfg, data, program, open_milestones(cfg.workdir), get_run_totals)
+        super().__init__(cfg, data, program, open_manager(cfg.workdir, name="milestones"), get_run_totals)
         self.steps = steps
 
     def is_due(self, step: int) -> bool:

@@ -6,8 +6,7 @@ profile/: traces of JAX's profiler; checkpoints/; milestones/: the parameters at
 milestone_evaluations/: a file like evaluations.json for each of them; held_out.npz: the columns of the last evaluation,
 by held-out example; result.json: written last; evaluations.json: the evaluations of the trained model;
 predictions-dev.jsonl and -test: the predictions of a fine-tuned model; error.txt: how a point of a sweep failed;
-tasks/: its fine-tunings. The results that a run had before it was extended are kept: held_out-1000.npz,
-evaluations-1000.json, result-1000.json.
+tasks/: its fine-tunings; held_out-1000.npz, evaluations-1000.json, result-1000.json: from before it was extended.
 
 What is read is what was written, else files.DamagedFile is raised (base/files.py).
 """
@@ -45,13 +44,11 @@ class RunDirectory:
         self.tokenizer, self.tasks = self.path / "tokenizer", self.path / "tasks"
         self.metrics, self.tensorboard = self.path / "metrics.jsonl", self.path / "tensorboard"
         self.profile, self.error = self.path / "profile", self.path / "error.txt"
+        self.trackers = self.path / "trackers.json"
         self.result = self.path / "result.json"  # a run that has it is done
 
     def lock(self) -> contextlib.AbstractContextManager[Any]:
-        """Makes the directory and holds it for the run of this process; raises FolderInUse if another run does.
-
-        Of a run's processes the primary one holds it.
-        """
+        """Makes the directory, which the run's primary process then holds; raises FolderInUse if another run does."""
         message = f"config.workdir = {str(self.path)!r}: another process is training in it now"
         return get_storage(self.path).lock(self.path, message) if parallel.is_primary() else contextlib.nullcontext()
 
@@ -136,14 +133,6 @@ class RunDirectory:
         with files.recover_damaged():
             starts = self.read_provenance()
         self._write("provenance.json", {"starts": [*starts, provenance.make_record(step) | sources]})
-
-    def read_trackers(self) -> dict:
-        """By tracker, the run's id there, and the last step of each metric when the run was last started."""
-        return self._read("trackers.json") or {}
-
-    def write_trackers(self, trackers: dict) -> None:
-        """Writes the run's ids in its trackers."""
-        self._write("trackers.json", trackers)
 
     def read_result(self) -> dict | None:
         """The result of a run that is done, or None. Raises ConfigError for a run of an earlier version."""

@@ -30,11 +30,9 @@ def count_stable_steps(cfg: config.Config) -> int:
 def match_saved_length(cfg: config.Config, saved: Mapping[str, Any], step: int) -> config.Config:
     """cfg with the length of a saved identity (run or checkpoint), if both are equal up to `step`; else cfg."""
     saved_cfg = fields.override(cfg, {name: saved["config"][name] for name in EXTENDABLE_FIELDS})
-    same_warmup = optim.count_warmup_steps(saved_cfg.optim, saved_cfg.train.steps) == optim.count_warmup_steps(
-        cfg.optim, cfg.train.steps
-    )
+    warmups = {optim.count_warmup_steps(one.optim, one.train.steps) for one in (saved_cfg, cfg)}
     num_shared = min(count_stable_steps(saved_cfg), count_stable_steps(cfg))
-    return saved_cfg if same_warmup and step <= num_shared else cfg
+    return saved_cfg if len(warmups) == 1 and step <= num_shared else cfg
 
 
 def get_original_values(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,10 +70,9 @@ def list_trials(cfg: config.Config) -> list[Trial]:
 def make_overrides(
     cfg: config.Config, trial: Trial, task_fields: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The fields that a trial sets, by dotted name.
+    """The fields, by dotted name, that a trial of the pretrained run of cfg sets.
 
-    cfg: the config of the pretrained run. task_fields: what says the task; {}: that of its name, in its folder below
-    config.downstream.path.
+    task_fields: what says the task; {}: that of its name, in its folder below config.downstream.path.
     """
     is_file_task = not task_fields and trial.task not in tasks.LANGUAGE_TASKS
     path = {"data.task_path": f"{cfg.downstream.path}/{trial.task}"} if is_file_task else {}
@@ -89,10 +88,7 @@ def make_overrides(
 def plan_config(
     cfg: config.Config, trial: Trial, task_fields: Mapping[str, Any] = MappingProxyType({})
 ) -> config.Config:
-    """The config of a trial of cfg's run before that is trained; raises ConfigError if it cannot be fine-tuned so.
-
-    task_fields: as for `make_overrides`.
-    """
+    """The config of a trial of cfg's run before that is trained; raises ConfigError if it cannot be fine-tuned so."""
     inherited = inheritance.select_inherited_fields(fields.flatten(cfg), cfg.workdir) | {"init.run": cfg.workdir}
     overrides = fields.Layer("config.downstream", make_overrides(cfg, trial, task_fields))
     layers = [fields.Layer(cfg.workdir, inherited), make_recipe(inherited, overrides.values["data.task"]), overrides]

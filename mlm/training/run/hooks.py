@@ -79,13 +79,13 @@ class DivergenceCheck(Hook):
             return
         self.checkpoints.wait_until_finished()
         newest, optim = self.checkpoints.latest_step(), self.optim
-        good = "there is no checkpoint yet"
-        good = good if newest is None else f"last good checkpoint: {self.checkpoints.directory}/{newest}"
+        good = f"last good checkpoint: {self.checkpoints.directory}/{newest}"
         raise DivergenceError(
             f"step {step:,}: {', '.join(f'{name} {value:.4g}' for name, value in values.items())}; try an "
             f"optim.learning_rate below {optim.learning_rate:g}, an optim.warmup_fraction above "
             f"{optim.warmup_fraction:g}, or an optim.clip_norm "
-            + (f"below {optim.clip_norm:g}; {good}" if optim.clip_norm else f"such as 1; {good}")
+            f"{f'below {optim.clip_norm:g}' if optim.clip_norm else 'such as 1'}; "
+            f"{'there is no checkpoint yet' if newest is None else good}"
         )
 
 
@@ -127,9 +127,7 @@ class PlateauWarning(Hook):
         self.sums: list[float] = totals.get("plateau_sums", [0.0, 0.0])  # nats, predictions
         self.found: dict[str, float] | None = totals.get("plateau")
         first = objective.scores[0]
-        has_unigram = any(
-            score.reference == "unigram" and score.reference_for == first.name for score in objective.scores
-        )
+        has_unigram = ("unigram", first.name) in [(one.reference, one.reference_for) for one in objective.scores]
         checks = has_unigram and self.check_step >= MIN_STEPS and not cfg.optim.label_smoothing
         self.columns = first.columns if checks else ()
         self.unigram_loss = compute_unigram_entropy(cfg, dataset) if has_unigram else 0.0

@@ -1,11 +1,7 @@
-"""What a run reads of trained models: its initial parameters, of a run or a Hugging Face folder, and its teacher.
+"""What a run reads of trained models: its initial parameters, of a run or a Hugging Face folder, and its teacher."""
 
-The parameters are adapted where a run continues with more positions, another vocabulary or fewer layers.
-"""
-
-import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,65 +31,64 @@ def init_from_source(
     Without one, the state itself, and nothing. tokenizer: of the training data. Raises ConfigError if the source is not
     as config.init.run_sha256 or config.init.hub_sha256 says, or has another model or vocabulary.
     """
-    if cfg.init.hub:
-        return _init_from_hub(cfg, state, tokenizer)
-    if not cfg.init.run:
+    field, path = ("hub", cfg.init.hub) if cfg.init.hub else ("run", cfg.init.run)
+    if not path:
         return state, {}
-    run = trained_run.load(cfg.init.run, {}, exclusive=not RunDirectory(cfg.init.run).result.exists())
-    is_same = cfg.init.run_sha256 in ("", run.digest)
-    expected = f"the state of the newest checkpoint of {cfg.init.run}, {run.digest}"
-    errors.require_field(cfg, "init.run_sha256", is_same, expected)
-    params = run.program.partitioner.get_state(run.state).params["model"]
-    adapted = _adapt(cfg, params, run.tokenizer, tokenizer)
-    return _replace_model_params(cfg, state, *adapted, run.cfg, run.digest)
-
-
-def _init_from_hub(cfg, state, tokenizer):
-    folder = pretrained_folder.find_folder(cfg.init.hub)
-    digest = pretrained_folder.compute_digest(folder)
-    is_same = cfg.init.hub_sha256 in ("", digest)
-    errors.require_field(cfg, "init.hub_sha256", is_same, f"what is in {cfg.init.hub}, {digest}")
-    source = pretrained_folder.read_folder(folder)
-    model, changes, fits = _adapt(cfg, source.params["model"], source.tokenizer, tokenizer)
-    parts = ["its encoder"]
+    source = read_source(path, f"config.init.{field}")
+    is_same = getattr(cfg.init, f"{field}_sha256") in ("", source.digest)
+    place = "what is in" if cfg.init.hub else "the state of the newest checkpoint of"
+    errors.require_field(cfg, f"init.{field}_sha256", is_same, f"{place} {path}, {source.digest}")
+    model, changes = adapt_params(cfg, source.params["model"], source.tokenizer, tokenizer)
     if not source.has_lm_head:
         own = state.params["model"]
         model = model | {name: own[name] for name in trainable.LM_HEAD_PARAMS if name in own}
+    changes += filter(None, [_check_model(cfg, source, model, state.params["model"], tokenizer)])
+    if changes:
+        logging.info("config.init.%s = %r: %s", field, path, "; ".join(changes))
+    state = state._replace(params=state.params | {"model": model})
+    if cfg.init.hub:
+        state = _take_heads(cfg, state, source)
+    return state, {"source": {"path": path, "sha256": source.digest, "changes": changes}}
+
+
+def read_source(path: str, field: str) -> pretrained_folder.PretrainedModel:
+    """The model of a run's newest checkpoint, or of a Hugging Face folder; field: that of the path."""
+    if field == "config.init.hub" or pretrained_folder.is_pretrained_folder(path):
+        return pretrained_folder.open_folder(path, field)
+    run = trained_run.load(path, {}, exclusive=not RunDirectory(path).result.exists())
+    params = run.program.partitioner.get_state(run.state).params
+    return pretrained_folder.PretrainedModel(run.cfg, run.tokenizer, run.dataset_info, params, digest=run.digest)
+
+
+def _take_heads(cfg, state, source):
+    """The state with what else a Hugging Face folder has of the objective's head."""
+    parts, head = ["its encoder"], state.params["objective"]
     if objectives.get_visibility(cfg) != types.Visibility.FULL:
         parts.append("its output layer" if source.has_lm_head else "a new output layer")
-    state, record = _replace_model_params(cfg, state, model, changes, fits, source.cfg, digest)
-    head = state.params["objective"]
     if cfg.finetune.pooling == "first" and cfg.finetune.pooler == "bert" and "pool" in head:
         pooler = source.read_pooler()
-        if pooler is not None and pooler["kernel"].shape == head["pool"]["kernel"].shape:
-            state = state._replace(params=state.params | {"objective": head | {"pool": pooler}})
-            parts.append("its pooler")
-        else:
-            parts.append("a new pooler")
+        has_pooler = pooler is not None and pooler["kernel"].shape == head["pool"]["kernel"].shape
+        head = head | ({"pool": pooler} if has_pooler else {})
+        parts.append("its pooler" if has_pooler else "a new pooler")
     if cfg.finetune.pooler == "modernbert" and "pool_norm" in head and source.has_lm_head:
+        model = state.params["model"]
         pool = {"pool": model["transform"], "pool_norm": model["transform_norm"]}
         if jax.tree.map(np.shape, pool) == jax.tree.map(np.shape, {name: head[name] for name in pool}):
-            state = state._replace(params=state.params | {"objective": head | pool})
+            head = head | pool
             parts.append("its output layer's first part as pooler")
     if objectives.get_visibility(cfg) is types.Visibility.CORRUPTED and (
         discriminator_head := source.read_discriminator_head()
     ):
-        state = state._replace(params=state.params | {"objective": head | discriminator_head})
+        head = head | discriminator_head
         parts.append("its discriminator's head")
     logging.info("initial parameters: %s: %s", cfg.init.hub, ", ".join(parts))
-    return state, record
-
-
-def _adapt(cfg, model_params, source_tokenizer, tokenizer):
-    """The source's parameters as config.init asks for them, what changed, and whether they fit the vocabulary."""
-    model_params, changes = adapt_params(cfg, model_params, source_tokenizer, tokenizer)
-    return model_params, changes, cfg.init.new_vocabulary or source_tokenizer.model == tokenizer.model
+    return state._replace(params=state.params | {"objective": head})
 
 
 def adapt_params(
     cfg: config.Config, params: types.Params, source_tokenizer: Tokenizer, tokenizer: Tokenizer
 ) -> tuple[types.Params, list[str]]:
-    """A model's parameters (numpy) as config.init asks for them, and what changed, in words."""
+    """A model's parameters (numpy) with the positions, vocabulary and layers of config.init; what changed, in words."""
     changes = []
     table_PxD = params.get("position", {}).get("embedding", ())
     if cfg.init.positions and len(table_PxD) not in (0, cfg.model.max_positions):
@@ -142,9 +137,7 @@ def resize_positions(table_PxD: np.ndarray, num_positions: int, *, interpolates:
 
 
 def find_pieces(source: Tokenizer, tokenizer: Tokenizer) -> list[list[int]]:
-    """For each entry of a vocabulary the source's entries that it is made of: the same one, the tokens of its text, or
-    all of them where the source knows none.
-    """
+    """The source's entries that each entry is made of: the same one, its text's tokens, or all where it knows none."""
     number = {text: i for i, text in reversed([*enumerate(list_texts(source))])}
     texts = list_texts(tokenizer)
     known = [[i] if i < NUM_SPECIAL else [number[text]] if text in number else [] for i, text in enumerate(texts)]
@@ -186,32 +179,29 @@ def make_entries(param: types.Params, pieces: list[list[int]], rng: np.random.Ge
     return made
 
 
-def _replace_model_params(cfg, state, model_params, changes, has_same_vocabulary, source_cfg, digest):
+def _check_model(cfg, source, model_params, own_params, tokenizer) -> str:
+    """What differs in a source's model, in words. Raises ConfigError unless its parameters and its vocabulary fit."""
     field = f"config.init.{'run' if cfg.init.run else 'hub'} = {cfg.init.run or cfg.init.hub!r}"
     source_shapes, shapes = (
-        jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree) for tree in (model_params, state.params["model"])
+        jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree) for tree in (model_params, own_params)
     )
-    differences = _describe_differences(cfg, source_cfg)
+    differences = _describe_differences(cfg, source.cfg)
     if source_shapes != shapes:
         reason = differences or "its vocabulary has another size"
         raise errors.ConfigError(f"{field}: expected a run of the same model; {reason}")
-    if not has_same_vocabulary:
+    if not (cfg.init.new_vocabulary or source.tokenizer.model == tokenizer.model):
         raise errors.ConfigError(
             f"{field}: expected the vocabulary of the training data; leave config.tokenizer.path out to use its own, "
             "or set init.new_vocabulary=true"
         )
-    changes = [*changes, *filter(None, [differences])]
-    if changes:
-        logging.info("%s: %s", field, "; ".join(changes))
     directionality, default = cfg.model.directionality, objectives.list_directionalities(cfg)[0]
     if objectives.is_one_sided(directionality) and not objectives.is_one_sided(default):
         logging.warning(
             "config.model.directionality = %r, as %s has it, though config.objective = %r is %s by itself: a state "
             "sees one side of its token alone; a Transformer takes another if it is set",
-            *(directionality, source_cfg.workdir, cfg.objective, default),
+            *(directionality, source.cfg.workdir, cfg.objective, default),
         )
-    record = {"path": cfg.init.run or cfg.init.hub, "sha256": digest, "changes": changes}
-    return state._replace(params=state.params | {"model": model_params}), {"source": record}
+    return differences
 
 
 def _describe_differences(cfg: config.Config, source_cfg: config.Config) -> str:
@@ -223,23 +213,7 @@ def _describe_differences(cfg: config.Config, source_cfg: config.Config) -> str:
     )
 
 
-class Teacher(NamedTuple):
-    """A trained model; params: numpy, of the model alone; digest: of the checkpoint or the folder."""
-
-    model: config.Model
-    params: types.Params
-    digest: str
-
-    def describe(self, cfg: config.Config) -> dict[str, Any]:
-        """What stands in the provenance of the run of a config."""
-        return {"teacher": {"path": cfg.distillation.teacher, "sha256": self.digest}}
-
-    def join_state(self, state: types.TrainState) -> types.TrainState:
-        """The state with the teacher's parameters beside its own."""
-        return state._replace(params=state.params | {types.TEACHER: self.params})
-
-
-def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> Teacher | None:
+def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> pretrained_folder.PretrainedModel | None:
     """The teacher of a run whose data have this tokenizer; None: the run has none, or one that is no model.
 
     Raises ConfigError if it is gone or another one, predicts no masked tokens, reads another vocabulary or shorter
@@ -247,28 +221,22 @@ def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> Teacher | None:
     """
     if not distillation.has_model(cfg):
         return None
-    path, has_lm_head = cfg.distillation.teacher, True
+    path = cfg.distillation.teacher
     require = functools.partial(errors.require_field, cfg)
-    if pretrained_folder.is_pretrained_folder(path):
-        folder = pretrained_folder.find_folder(path, f"config.{TEACHER}")
-        source, digest = pretrained_folder.read_folder(folder), pretrained_folder.compute_digest(folder)
-        params, has_lm_head = source.params, source.has_lm_head
-    else:
-        is_run = RunDirectory(path).read_identity() is not None
-        require(TEACHER, is_run, "this run's teacher, which is there no more; set distillation.teacher=PATH")
-        source = trained_run.load(path, {}, exclusive=not RunDirectory(path).result.exists())
-        params, digest = source.program.partitioner.get_state(source.state).params, source.digest
-    is_same = cfg.distillation.teacher_sha256 in ("", digest)
-    require("distillation.teacher_sha256", is_same, f"what is in {path}, {digest}")
-    is_masked = objectives.get_visibility(source.cfg) is types.Visibility.UNMASKED and has_lm_head
+    is_there = pretrained_folder.is_pretrained_folder(path) or RunDirectory(path).read_identity() is not None
+    require(TEACHER, is_there, "this run's teacher, which is there no more; set distillation.teacher=PATH")
+    source = read_source(path, f"config.{TEACHER}")
+    is_same = cfg.distillation.teacher_sha256 in ("", source.digest)
+    require("distillation.teacher_sha256", is_same, f"what is in {path}, {source.digest}")
+    is_masked = objectives.get_visibility(source.cfg) is types.Visibility.UNMASKED and source.has_lm_head
     require(TEACHER, is_masked, f"a model of masked tokens with its output layer, not {source.cfg.objective}")
     expected = f"a model with the run's vocabulary; leave tokenizer.path out, or set it to {path}"
     require(TEACHER, source.tokenizer.model == tokenizer.model, expected)
-    model = dataclasses.replace(source.cfg.model, kernels=cfg.model.kernels)
+    model = source.cfg.model
     seq_len = max(phase.cfg.pack.seq_len for phase in phases.list_phases(cfg))
     is_long = not models.reads_field(source.cfg, "max_positions") or seq_len <= model.max_positions
     require("pack.seq_len", is_long, f"at most {model.max_positions}, as {path} reads")
     has_states = not cfg.distillation.hidden_weight or model.width == cfg.model.width
     expected = f"0, since states of {path} have {model.width} entries, not config.model.width = {cfg.model.width}"
     require("distillation.hidden_weight", has_states, expected)
-    return Teacher(model, params["model"], digest)
+    return source._replace(cfg=fields.override(source.cfg, {"model.kernels": cfg.model.kernels}))

@@ -58,27 +58,19 @@ def format_evaluation(evaluation: dict, scores: Sequence[Score], shown: Collecti
 
 
 class Progress:
-    """A bar on a terminal, plain lines elsewhere, with step, loss, tokens/s and the time left. The bar moves with every
-    step; lines come with every record.
+    """A bar on a terminal, which moves with every step; elsewhere lines with every record: loss, tokens/s, time left.
 
     The time left counts from the end of the first step, which compiles, and leaves out early steps that do. It is
     proportional to the work that is left: count_work gives that of steps, counted from 0.
     """
 
-    def __init__(
-        self, step: int, steps: int, title: str, unit: str = "step", count_work: Callable[[range], float] = len
-    ):
-        self.step, self.steps, self.title, self.unit, self.count_work = step, steps, title, unit, count_work
+    def __init__(self, step: int, steps: int, title: str, count_work: Callable[[range], float] = len):
+        self.step, self.steps, self.title, self.count_work = step, steps, title, count_work
         self.first_step, self.start_time, self.last_shown = step, time.monotonic(), -float("inf")
         self.last_time, self.early = self.start_time, list[tuple[float, float]]()  # (seconds, work) of a step
         layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"  # the time left is in the status
-        settings = {"desc": title, "unit": unit, "dynamic_ncols": True, "bar_format": layout}
+        settings = {"desc": title, "unit": "step", "dynamic_ncols": True, "bar_format": layout}
         self.bar = tqdm(total=steps, initial=step, **settings) if sys.stderr.isatty() else None
-
-    def announce(self, activity: str) -> None:
-        """Shows beside the bar what happens before its first step, such as compiling."""
-        if self.bar is not None:
-            self.bar.set_postfix_str(activity)
 
     def advance(self, step: int) -> None:
         """Moves the bar to a step."""
@@ -117,8 +109,8 @@ class Progress:
             status += f", {int(seconds // 60)}:{int(seconds % 60):02d} left"
         if self.bar is not None:
             self.bar.set_postfix_str(status)
-            return
-        print(f"{self.title}: {self.unit} {self.step:,}/{self.steps:,}, {status}", flush=True)
+        else:
+            print(f"{self.title}: step {self.step:,}/{self.steps:,}, {status}", flush=True)
 
     def write_message(self, text: str) -> None:
         """Shows a line of text above the bar."""
@@ -136,9 +128,7 @@ class Progress:
 class Log(Hook):
     """Collects the metrics of steps, writes a record every log_every steps, and shows progress.
 
-    Records have running totals: tokens, predictions (the weight of the objective's first score) and the objective's
-    own.
-
+    Records have running totals: predictions (the weight of the objective's first score) and the objective's own.
     totals: those of the checkpoint from which the run continues, {} for a new run. segments: the phases of the run.
     """
 
@@ -165,7 +155,8 @@ class Log(Hook):
         if self.progress is not None:
             start = f"continuing from step {start_step:,}" if start_step else "training"
             self.progress.write_message(f"{start} in {self.workdir}; the first step compiles")
-            self.progress.announce("compiling the first step")
+            if self.progress.bar is not None:
+                self.progress.bar.set_postfix_str("compiling the first step")
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Adds the metrics of a step; writes a record every log_every steps and before a pause."""

@@ -22,6 +22,7 @@ from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Preemption, Profile
 from mlm.training.run.log import Log
+from mlm.training.run.pretrained_folder import PretrainedModel
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel, update
 from mlm.training.step import program as programs
@@ -48,8 +49,7 @@ def check(cfg: config.Config) -> None:
 def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
     """Trains the run of a config that `check` has passed to its end, from its newest checkpoint if it has one.
 
-    Returns its result. Of successive runs that differ in traced values alone, only the first compiles
-    (step/program.py).
+    Returns its result. Of successive runs that differ in traced values alone, only the first compiles.
 
     Raises:
         ConfigError: the directory holds another run, or what the run starts from is not what its config says.
@@ -72,18 +72,21 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
     """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
     segments = mixture.list_segments(cfg, packed, pack.load_dataset)
     teacher = initialization.load_teacher(cfg, packed.tokenizer)
-    program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.model if teacher else None)
+    program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.cfg.model if teacher else None)
     with checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg)) as checkpoints:
         saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
-        state, sources = saved.state, teacher.describe(cfg) if teacher else {}
+        state = saved.state
+        sources = {"teacher": {"path": cfg.distillation.teacher, "sha256": teacher.digest}} if teacher else {}
         if state.step == 0:
             state, source = initialization.init_from_source(cfg, state, packed.tokenizer)
             sources |= source
             if source and (link_params := program.objective.link_params):
                 state = state._replace(params=link_params(state.params))
         saved = saved._replace(state=state)
+        if teacher:
+            state = state._replace(params=state.params | {types.TEACHER: teacher.params["model"]})
         with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut, teacher, sources)) as run:
-            yield run, teacher.join_state(saved.state) if teacher else saved.state
+            yield run, state
 
 
 class Evaluate(Hook):
@@ -94,7 +97,6 @@ class Evaluate(Hook):
         self.references = references.compute_references(cfg, program, packed)
         self.scores = (*program.objective.scores, *self.references.scores)
         self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
-        self.phase_cfg, self.phase_program = cfg, program  # with the model of the newest evaluation's phase
 
     def is_due(self, step: int) -> bool:
         """Whether an evaluation follows a step."""
@@ -105,22 +107,11 @@ class Evaluate(Hook):
         """Evaluates the state, if that is due, and logs the scores."""
         if due:
             phase_cfg, program = phases.select_model(self.cfg, step), self.program
-            if phase_cfg not in (self.phase_cfg, self.cfg):
+            if phase_cfg != self.cfg:
                 program = programs.build_program(phase_cfg, self.packed.dataset_info)
-            if phase_cfg != self.phase_cfg:
-                self.phase_cfg, self.phase_program = phase_cfg, program
-            columns = self.references.add_columns(
-                split_scores.evaluate_split(self.cfg, self.phase_program, state, self.packed)
-            )
+            columns = self.references.add_columns(split_scores.evaluate_split(self.cfg, program, state, self.packed))
             self.newest = {step: (columns, split_scores.summarize(columns, self.scores))}
             self.log.write_evaluation(step, self.newest[step][1], self.scores)
-
-    def get_final(self, state) -> tuple[split_scores.Columns, dict]:
-        """The columns and scores after the last step; evaluates the state if that result was lost."""
-        steps = self.cfg.train.steps
-        if steps not in self.newest:
-            self.on_pause(steps, state, True, False)
-        return self.newest[steps]
 
     def summarize(self) -> Mapping[str, Any]:
         """The classes, or the numbers, of a task's held-out examples as they were predicted."""
@@ -138,14 +129,15 @@ class TrainingRun:
         checkpoints,
         saved,
         cut: bool,
-        teacher: initialization.Teacher | None,
+        teacher: PretrainedModel | None,
         sources: dict[str, Any],
     ):
-        packed, self.teacher_model = segments[-1].packed, teacher.model if teacher else None
+        packed, self.teacher_model = segments[-1].packed, teacher.cfg.model if teacher else None
         self.segments, self.segment = segments, segments[0]  # the latter: of the newest batch
         self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, checkpoints
         self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
+        self.abstract_params = program.init_state.eval_shape(programs.make_train_hparams(cfg)).params
         if parallel.is_primary():
             RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step, sources)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.segments)
@@ -188,16 +180,12 @@ class TrainingRun:
             )
             yield from itertools.islice(batches, phase.end_step - start)
 
-    def get_abstract_params(self):
-        """The shapes of the run's parameters."""
-        return self.program.init_state.eval_shape(programs.make_train_hparams(self.cfg)).params
-
     def write_notes(self) -> None:
         """Says what a person may not expect: fewer masks, plain attention, matrices that each device holds whole."""
         notes = [describe_shortfall(self.cfg, self.packed), models.explain_plain_attention(self.cfg)]
         mode = self.cfg.parallel.mode
         if parallel.MODES[mode].shards_params:
-            names = self.program.partitioner.list_whole_matrices(self.get_abstract_params())
+            names = self.program.partitioner.list_whole_matrices(self.abstract_params)
             note = f"config.parallel.mode = {mode}: each device holds all of {', '.join(names)}, of which the number "
             notes += [f"{note}of devices divides no axis"] if names else []
         for note in filter(None, notes):
@@ -209,7 +197,7 @@ class TrainingRun:
         if not cfg.train.milestones:
             return []
         steps = checkpoint.list_milestone_steps(cfg, self.segments)
-        params = jax.tree.leaves(self.get_abstract_params())
+        params = jax.tree.leaves(self.abstract_params)
         megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params) / 1e6
         places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
         size = f"{megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
@@ -222,20 +210,22 @@ class TrainingRun:
 
     def finish(self, state) -> dict:
         """Writes the result of the finished run, and returns it."""
-        cfg, flops = self.cfg, self.log.step_flops
-        columns, scores = self.evaluate.get_final(state)
+        cfg, flops, steps = self.cfg, self.log.step_flops, self.cfg.train.steps
+        if steps not in self.evaluate.newest:  # the result of the last step was lost
+            self.evaluate.on_pause(steps, state, True, False)
+        columns, scores = self.evaluate.newest[steps]
         result = {
             "fingerprint": fields.fingerprint(cfg),
             **fields.build_identity(cfg, self.data_identity),
-            "steps": cfg.train.steps,
+            "steps": steps,
             "vocab_size": self.packed.dataset_info.vocab_size,
-            **lm.count_parameters(self.get_abstract_params()["model"]),
-            "flops": flops and flops * cfg.train.steps,
+            **lm.count_parameters(self.abstract_params["model"]),
+            "flops": flops and flops * steps,
             "evaluation": scores,
             "scores": [score._asdict() for score in self.evaluate.scores],
             **{name: value for hook in self.hooks for name, value in hook.summarize().items()},
         }
-        if sources := mixture.describe_sources(self.segments, cfg.train.steps):
+        if sources := mixture.describe_sources(self.segments, steps):
             result["sources"] = sources
         self.checkpoints.wait_until_finished()
         if parallel.is_primary():

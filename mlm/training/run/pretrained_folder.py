@@ -25,15 +25,16 @@ DOWNLOADED_FILES = (settings.CONFIG_FILE, *TENSOR_FILES, *vocabulary.FOLDER_FILE
 DEFAULT_SCORES = {"regression": "pearson", "extractive_qa": "f1"}  # of a loaded model's objective; else accuracy
 
 
-class PretrainedFolder(NamedTuple):
-    """The contents of a Hugging Face folder."""
+class PretrainedModel(NamedTuple):
+    """A trained model, read from a Hugging Face folder or a run."""
 
-    cfg: config.Config  # resolved: its model and objective, its longest examples
+    cfg: config.Config  # resolved; of a folder: its model and objective, its longest examples
     tokenizer: Tokenizer
     dataset_info: types.DatasetInfo
     params: types.Params  # "model" and "objective", numpy
     has_lm_head: bool = True  # whether the parameters have an output layer over the vocabulary
     source: hub.HubModel | None = None  # what else it has; None: written with a config of this project
+    digest: str = ""  # of an opened folder (`compute_digest`), or of a run's checkpoint
 
     def read_discriminator_head(self) -> types.Params:
         """The head of ELECTRA's discriminator; {} if the folder has none, or one of another activation than ours."""
@@ -56,14 +57,13 @@ def choose_workdir(path: str) -> Path:
     return Path("runs", Path(os.path.abspath(path)).name.partition("@")[0])
 
 
-def download_folder(path: str) -> str:
-    """The local folder of a path; downloads hf:ORG/NAME[@REVISION]. Raises ConfigError if that fails."""
-    if not path.startswith(HUB_PREFIX):
-        return path
-    return extras.download_from_hub(path, path.removeprefix(HUB_PREFIX), DOWNLOADED_FILES)
+def open_folder(path: str, field: str = "config.init.hub") -> PretrainedModel:
+    """`read_folder` of `find_folder`, with its digest."""
+    folder = find_folder(path, field)
+    return read_folder(folder)._replace(digest=compute_digest(folder))
 
 
-def read_folder(folder: Path | str) -> PretrainedFolder:
+def read_folder(folder: Path | str) -> PretrainedModel:
     """Reads a Hugging Face folder. Raises ConfigError if it is none, is broken, or has an unsupported model."""
     tokenizer = vocabulary.read_tokenizer(folder)
     if (saved := hub.read_own_config(folder)) is not None:
@@ -74,7 +74,7 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
         init = lambda key: {"model": model.init(key), "objective": objective.init(key, model)}
         abstract = jax.eval_shape(init, jax.random.key(0))
         params = hub.read_own_params(folder, abstract, get_original_ids(tokenizer))
-        return PretrainedFolder(cfg, tokenizer, dataset_info, params)
+        return PretrainedModel(cfg, tokenizer, dataset_info, params)
     pretrained = hub.read_folder(folder, get_original_ids(tokenizer))
     model, head = pretrained.model, pretrained.label_head
     values = {"pack.seq_len": model.max_positions, "objective": objectives.find_token_objective(model.directionality)}
@@ -91,7 +91,7 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
     cfg = fields.fill_derived_fields(objectives.DERIVED_FIELDS, cfg)
     dataset_info = make_dataset_info(cfg, tokenizer, head.classes if head else ())
     params = {"model": pretrained.params, "objective": head.params if head else {}}
-    return PretrainedFolder(
+    return PretrainedModel(
         cfg, tokenizer, dataset_info, params, pretrained.has_lm_head, pretrained._replace(params=None)
     )
 
@@ -146,8 +146,10 @@ def _compute_digest(folder, changed):
 
 
 def find_folder(path: str, field: str = "config.init.hub") -> str:
-    """`download_folder`. Raises ConfigError for a path that is no Hugging Face folder."""
-    folder = download_folder(path)
+    """The local folder of a path; downloads hf:ORG/NAME[@REVISION]. Raises ConfigError for no Hugging Face folder."""
+    folder = path
+    if path.startswith(HUB_PREFIX):
+        folder = extras.download_from_hub(path, path.removeprefix(HUB_PREFIX), DOWNLOADED_FILES)
     expected = "a Hugging Face folder (config.json, model.safetensors, a tokenizer), or hf:ORG/NAME"
     errors.require(hub.is_hub_folder(folder), field, path, expected)
     return folder

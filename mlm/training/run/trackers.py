@@ -12,6 +12,7 @@ import enum
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any, cast
@@ -143,9 +144,8 @@ class MlflowTracker:
         from mlflow.entities import Param
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", DEFAULT_PROJECT)
-        experiment = self.client.get_experiment_by_name(name)
         try:
-            experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(name)
+            experiment_id = self.client.create_experiment(name)
         except self.error:
             experiment = self.client.get_experiment_by_name(name)
             if experiment is None:  # it was not refused because it exists
@@ -225,12 +225,13 @@ class Trackers:
     """
 
     def __init__(self, cfg: config.Config, start_step: int, events_folder: Path, records: Iterable[Mapping]):
-        directory, states = RunDirectory(cfg.workdir), {}
+        # By tracker, the run's id there, and the last step of each metric when the run was last started.
+        path, states = RunDirectory(cfg.workdir).trackers, {}
         with files.recover_damaged():
-            states = directory.read_trackers()
-        recorded_steps: dict[str, int] = {}  # the last step of each metric in metrics.jsonl
+            states = files.read_json_with_digest(path) or {}
+        recorded_steps = Counter[str]()  # the last step of each metric in metrics.jsonl: `|` takes the larger
         for record in records:
-            recorded_steps |= {name: max(recorded_steps.get(name, 0), record["step"]) for name in record}
+            recorded_steps |= Counter(dict.fromkeys(record, record["step"]))
         self.opened, new_states = [], dict(states)
         with contextlib.ExitStack() as stack:  # if one cannot be opened
             stack.callback(self.close, RunStatus.FAILED)
@@ -239,14 +240,13 @@ class Trackers:
                 tracker = TRACKERS[name](cfg, start_step, events_folder, state["run_id"])
                 last_steps = {}
                 if tracker.run_id is not None and tracker.run_id == state["run_id"]:
-                    last_steps = recorded_steps | state["last_steps"]
-                    last_steps |= {name: max(step, last_steps[name]) for name, step in recorded_steps.items()}
+                    last_steps = dict(recorded_steps | Counter(state["last_steps"]))
                 self.opened.append((tracker, last_steps))
                 if tracker.run_id is not None:
                     new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
             stack.pop_all()
         if new_states != states:
-            directory.write_trackers(new_states)
+            files.write_json_with_digest(path, new_states)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Passes on to each tracker the metrics whose step is after the last one that it has of them."""

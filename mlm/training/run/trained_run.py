@@ -122,14 +122,13 @@ def load(
 
 def _load_folder(path, settings) -> TrainedRun:
     """The results of a folder go to runs/NAME, or to the workdir of the settings: nothing is written into it."""
-    folder = pretrained_folder.find_folder(path)
-    source, digest = pretrained_folder.read_folder(folder), pretrained_folder.compute_digest(folder)
+    source = pretrained_folder.open_folder(path)
     workdir = settings.get("workdir") or str(pretrained_folder.choose_workdir(path))
     is_free = RunDirectory(workdir).read_identity() is None
     expected = f"a directory without a run, for the results of {path}; set workdir=DIR"
     errors.require(is_free, "config.workdir", workdir, expected)
     files.check_folder("config.workdir", workdir)
-    values = {"workdir": workdir, "init.hub": path, "init.hub_sha256": digest}
+    values = {"workdir": workdir, "init.hub": path, "init.hub_sha256": source.digest}
     cfg = fields.override(source.cfg, dict(settings) | values)
     parallel.check_evaluation(cfg)
     run_program = program.build_program(cfg, source.dataset_info)
@@ -137,7 +136,7 @@ def _load_folder(path, settings) -> TrainedRun:
         model = dataclasses.replace(run_program.model, logits=functools.partial(_refuse_logits, path))
         run_program = run_program._replace(model=model)
     state = run_program.partitioner.put_state(types.TrainState(np.zeros((), np.int32), source.params, ()))
-    return TrainedRun(cfg, 0, source.tokenizer, run_program, state, digest, source.dataset_info, has_data=False)
+    return TrainedRun(cfg, 0, source.tokenizer, run_program, state, source.digest, source.dataset_info, has_data=False)
 
 
 def _refuse_logits(path, *_):

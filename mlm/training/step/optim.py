@@ -4,12 +4,13 @@
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import tree_map_with_path
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import list_registry_conditions
@@ -110,11 +111,6 @@ def split_decay_groups(optim: config.Optim) -> list[str]:
     return [name.strip() for name in optim.decay_groups.split(",")] if optim.decay_groups.strip() else []
 
 
-def make_decay_mask(groups: Sequence[str], params: types.Params) -> types.Params:
-    """The weight decay mask: true for the parameters of these groups."""
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: find_group(path, leaf) in groups, params)
-
-
 def clip_by_global_norm(max_norm: float) -> Transformation:
     """optax.clip_by_global_norm by a multiplication, which XLA fuses with what reads the gradients."""
 
@@ -126,10 +122,7 @@ def clip_by_global_norm(max_norm: float) -> Transformation:
 
 
 def average_checkpoints(inner: Transformation, count: int, interval: int, steps: int) -> Transformation:
-    """`inner`, but the last update moves to the mean of the last `count` checkpoints (Vaswani et al. 2017, 6.1).
-
-    The mean is part of the state, so a run that is killed and continued ends with the same.
-    """
+    """`inner`, but the last update moves to the mean of the last `count` checkpoints (Vaswani et al. 2017, 6.1)."""
 
     def init(params: types.Params) -> AverageState:
         return AverageState(jnp.int32(0), inner.init(params), jax.tree.map(jnp.zeros_like, params))
@@ -183,31 +176,25 @@ def get_gradient_point(opt_state: Any, params: types.Params) -> types.Params:
     return jax.tree.map(lambda new, raw: jnp.where(opt_state.count == 0, new, raw), params, opt_state.params)
 
 
-def build_transformation(
-    optim: config.Optim,
-    steps: int,
-    hparams: types.TracedHparams,
-    multipliers: types.Params | None = None,
-    *,
-    model: config.Model | None = None,
-    link_updates: Callable[[types.Params], types.Params] | None = None,
-    embedding_steps: int = 0,
+def build_optimizer(
+    cfg: config.Config, hparams: types.TracedHparams, link_updates: Callable[[types.Params], types.Params] | None = None
 ) -> Transformation:
-    """The optimizer of so many steps.
+    """The optimizer of a run; link_updates: the objective's.
 
-    multipliers: of each leaf's learning rate; model: None: the default one; link_updates: the objective's;
-    embedding_steps: at the start, in which only what has an entry of the vocabulary moves, while the moments of all
+    In the first config.init.embedding_steps only what has an entry of the vocabulary moves, while the moments of all
     else warm up.
     """
+    optim, steps, embedding_steps = cfg.optim, cfg.train.steps, cfg.init.embedding_steps
     schedule = build_schedule(optim, steps)
-    decay_mask = functools.partial(make_decay_mask, split_decay_groups(optim))
-    decay = optax.add_decayed_weights(hparams.weight_decay, decay_mask)
+    groups = split_decay_groups(optim)
+    is_decayed = lambda path, leaf: find_group(path, leaf) in groups
+    decay = optax.add_decayed_weights(hparams.weight_decay, functools.partial(tree_map_with_path, is_decayed))
     starts_late = lambda step: jnp.where(step < embedding_steps, 0.0, 1.0)
-    scale_leaves = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, multipliers))
+    scale_layers = optax.stateless(lambda updates, _: trainable.scale_by_depth(cfg, updates))
     optimizer = optax.chain(
         clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),
-        *OPTIMIZERS[optim.optimizer].build(optim, decay, model or config.Model()),
-        *((scale_leaves,) if multipliers is not None else ()),
+        *OPTIMIZERS[optim.optimizer].build(optim, decay, cfg.model),
+        *((scale_layers,) if cfg.finetune.layerwise_lr_decay < 1 else ()),
         optax.scale_by_learning_rate(lambda step: hparams.learning_rate * schedule(step)),
         *((optax.masked(optax.scale_by_schedule(starts_late), trainable.flag_body),) if embedding_steps else ()),
         *((optax.stateless(lambda updates, _: link_updates(updates)),) if link_updates else ()),

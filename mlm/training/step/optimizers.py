@@ -2,8 +2,7 @@
 
 To add one: write a function that builds its optax transformations, and add a row to OPTIMIZERS. Parameters of all
 layers lie in one array. What an optimizer computes for each tensor, it must compute for each layer of it: `per_tensor`
-does so with any optax transformation. The groups of parameters that they tell apart follow from the path and the shape
-of a leaf.
+does so with any optax transformation.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -141,13 +140,10 @@ def build_lamb(optim: config.Optim, decay: Transformation, model: config.Model) 
 
     Biases and norms are not scaled, as in the authors' code for BERT: a bias that starts at 0 would stay there.
     """
-
-    def make_mask(params: types.Params) -> types.Params:
-        vectors = ParameterGroup.VECTORS
-        return tree_map_with_path(lambda path, leaf: find_group(path, leaf) is not vectors, params)
-
+    is_scaled = lambda path, leaf: find_group(path, leaf) is not ParameterGroup.VECTORS
     adam = optax.scale_by_adam(optim.b1, optim.b2, optim.eps)
-    return adam, decay, optax.masked(per_tensor(optax.scale_by_trust_ratio()), make_mask)
+    scale = per_tensor(optax.scale_by_trust_ratio())
+    return adam, decay, optax.masked(scale, functools.partial(tree_map_with_path, is_scaled))
 
 
 def build_lion(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
@@ -175,22 +171,16 @@ def build_muon(optim: config.Optim, decay: Transformation, model: config.Model) 
     square of AdamW's.
     """
 
-    def label(params: types.Params) -> types.Params:
-        return tree_map_with_path(lambda path, leaf: "muon" if is_hidden_matrix(path, leaf) else "adamw", params)
-
-    def list_axes(tree: types.Params) -> types.Params:
-        return jax.tree.map(lambda _: MUON_AXES, tree)
-
     def scale(updates: types.Params, _: Any) -> types.Params:
         # An orthogonal matrix has the root mean square 1 / sqrt(the larger of its sizes).
         return jax.tree.map(lambda x: x * (MUON_UPDATE_RMS * max(x.shape[-3], x.shape[-1]) ** 0.5), updates)
 
-    muon = optax.chain(
-        optax.contrib.scale_by_muon(beta=optim.muon_momentum, weight_dimension_numbers=list_axes),
-        optax.stateless(scale),
-    )
+    axes = functools.partial(jax.tree.map, lambda _: MUON_AXES)
+    orthogonalize = optax.contrib.scale_by_muon(beta=optim.muon_momentum, weight_dimension_numbers=axes)
+    muon = split_projections(optax.chain(orthogonalize, optax.stateless(scale)), model)
     adamw = optax.scale_by_adam(optim.b1, optim.b2, optim.eps)
-    return optax.partition({"muon": split_projections(muon, model), "adamw": adamw}, label), decay
+    label = lambda path, leaf: "muon" if is_hidden_matrix(path, leaf) else "adamw"
+    return optax.partition({"muon": muon, "adamw": adamw}, functools.partial(tree_map_with_path, label)), decay
 
 
 OPTIMIZERS = {
@@ -203,17 +193,14 @@ OPTIMIZERS = {
 }
 
 
-def _vmap_tensors(function: Callable[..., Any], path: tuple[Any, ...], leaf: types.Array) -> Callable[..., Any]:
-    """The function of one tensor, mapped over the axes of a leaf that number tensors."""
-    num_axes = count_batch_axes(path, leaf)
-    return functools.reduce(lambda mapped, _: jax.vmap(mapped), range(num_axes), function)
-
-
 def _map_tensors(function: Callable[..., Any], tree: types.Params, *trees: types.Params) -> types.Params:
-    """The tree of what the function of one tensor returns."""
-    return tree_map_with_path(
-        lambda path, leaf, *leaves: _vmap_tensors(function, path, leaf)(leaf, *leaves), tree, *trees
-    )
+    """The tree of what a function of one tensor returns, mapped over the axes of a leaf that number tensors."""
+
+    def map_leaf(path: tuple[Any, ...], leaf: types.Array, *leaves: Any) -> Any:
+        axes = range(count_batch_axes(path, leaf))
+        return functools.reduce(lambda mapped, _: jax.vmap(mapped), axes, function)(leaf, *leaves)
+
+    return tree_map_with_path(map_leaf, tree, *trees)
 
 
 def per_tensor(inner: Transformation) -> Transformation:
@@ -223,12 +210,9 @@ def per_tensor(inner: Transformation) -> Transformation:
         return _map_tensors(inner.init, params)
 
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:
-        leaves, treedef = jax.tree_util.tree_flatten_with_path(updates)
-        states, param_leaves = treedef.flatten_up_to(state), treedef.flatten_up_to(params)
-        rows = zip(leaves, states, param_leaves, strict=True)
-        pairs = [_vmap_tensors(inner.update, path, leaf)(leaf, state, param) for (path, leaf), state, param in rows]
-        new_updates, new_states = ([pair[i] for pair in pairs] for i in range(2))
-        return treedef.unflatten(new_updates), treedef.unflatten(new_states)
+        pairs = _map_tensors(inner.update, updates, state, params)
+        new_updates = jax.tree.map(lambda _, pair: pair[0], updates, pairs)
+        return new_updates, jax.tree.map(lambda _, pair: pair[1], updates, pairs)
 
     return Transformation(init, update)
 

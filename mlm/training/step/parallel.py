@@ -27,7 +27,6 @@ class Partitioner(NamedTuple):
     put_state: Callable[..., Any]  # state on this host, or as jit_init returns it -> state on all devices
     get_state: Callable[..., Any]  # state on all devices -> numpy copies, which outlive the next step
     snapshot_state: Callable[..., Any]  # state on all devices -> what a checkpoint saves; it outlives the next step too
-    make_restore_target: Callable[..., Any]  # shapes of a state -> the target that orbax restores into
     put_batch: Callable[..., Any]  # this process's examples -> the global batch
     train_step: Any  # compiled: (state, batch, hparams) -> (state, metrics); donates the old state's memory
     # (function, *fixed) -> a compiled (state, batch, hparams) -> what function(*fixed, params, batch, hparams) gives
@@ -36,6 +35,8 @@ class Partitioner(NamedTuple):
     # same function and fixed values, which must be hashable, it is compiled once.
     jit_per_example: Callable[..., Any]
     jit_init: Callable[..., Any] = jax.jit  # compiles a function (hparams) -> state
+    # Shapes of a state -> the target that orbax restores into.
+    make_restore_target: Callable[..., Any] = functools.partial(jax.tree.map, lambda x: np.empty(x.shape, x.dtype))
     get_metrics: Callable[..., Any] = jax.device_get  # metrics -> numpy scalars
     list_whole_matrices: Callable[..., list[str]] = lambda params: []  # those that are not split, though others are
 
@@ -67,11 +68,8 @@ def check_evaluation(cfg: config.Config) -> None:
 def device_memory() -> int:
     """Bytes of memory of one device: an accelerator's own; on a CPU, what this process may use of the machine's."""
     device = jax.local_devices()[0]
-    limit = None if device.platform == "cpu" else (device.memory_stats() or {}).get("bytes_limit")
-    return limit or _read_host_memory()
-
-
-def _read_host_memory():
+    if device.platform != "cpu" and (limit := (device.memory_stats() or {}).get("bytes_limit")):
+        return limit
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):  # there is no limit, or no such file
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -160,9 +158,8 @@ def build_data_parallel(
 
     return Partitioner(
         put_state=lambda state: jax.device_put(state, jax.NamedSharding(mesh, replicated)),
-        get_state=copy_to_host,
-        snapshot_state=copy_to_host,
-        make_restore_target=allocate_on_host,
+        get_state=functools.partial(jax.tree.map, np.array),
+        snapshot_state=functools.partial(jax.tree.map, np.array),
         put_batch=lambda batch: jax.tree.map(
             lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, examples), x), batch
         ),
@@ -192,7 +189,6 @@ def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
         put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *np.shape(x))), state),
         get_state=get_first,
         snapshot_state=get_first,
-        make_restore_target=allocate_on_host,
         put_batch=lambda batch: jax.tree.map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), batch),
         train_step=jax.pmap(step, axis_name="data", in_axes=(0, 0, None), donate_argnums=0, devices=devices),
         jit_per_example=jit_per_example,
@@ -203,8 +199,7 @@ def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
 def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, settings: config.Parallel) -> Partitioner:
     """`build_data_parallel` where each device holds only its shard of the state (sharding.py)."""
     devices = devices or jax.devices()
-    mesh = make_mesh(devices, settings.num_slices)
-    examples = jax.NamedSharding(mesh, sharding.make_example_spec(mesh))
+    mesh, replicated = make_mesh(devices, settings.num_slices), build_data_parallel(train_step, devices, settings)
 
     def constrain(tree: Any):
         return jax.lax.with_sharding_constraint(tree, sharding.make_shardings(tree, mesh))
@@ -216,16 +211,16 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
     @functools.cache
     def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
         if gather_params:  # before the function starts: its loops may end at different times on different devices
-            return build_data_parallel(train_step, devices, settings).jit_per_example(function, *fixed)
+            return replicated.jit_per_example(function, *fixed)
 
         def call_on_shards(params: types.Params, batch: types.Batch, hparams: types.TracedHparams):
-            sharding_strategy = sharding.FSDP(mesh, params)
-            in_specs = sharding.make_partition_specs(params, mesh), examples.spec, jax.P()
+            sharding_strategy, examples = sharding.FSDP(mesh, params), sharding.make_example_spec(mesh)
+            in_specs = sharding.make_partition_specs(params, mesh), examples, jax.P()
 
             def call(shards: types.Params, *values: Any):
                 return function(*fixed, sharding_strategy.gather_params(shards), *values)
 
-            return sharding.shard_map(call, mesh, in_specs, examples.spec)(params, batch, hparams)
+            return sharding.shard_map(call, mesh, in_specs, examples)(params, batch, hparams)
 
         compiled = jax.jit(call_on_shards)
         return lambda state, batch, hparams: gather_examples(mesh, compiled(state.params, batch, hparams))
@@ -242,13 +237,12 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
         return jax.tree.map(make_target, state, sharding.make_shardings(state, mesh))
 
     on_cpu = devices[0].platform == "cpu"  # there a checkpoint is written from the state's own memory
-    return Partitioner(
+    return replicated._replace(
         jit_init=lambda function: jax.jit(lambda hparams: constrain(function(hparams))),
         put_state=lambda state: jax.tree.map(put, state, sharding.make_shardings(state, mesh)),
         get_state=lambda state: jax.tree.map(lambda x: np.array(gather_to_host(x)), state),
         snapshot_state=lambda state: jax.tree.map(jnp.copy, state) if on_cpu else state,
         make_restore_target=make_restore_target,
-        put_batch=lambda batch: jax.tree.map(lambda x: jax.make_array_from_process_local_data(examples, x), batch),
         train_step=jax.jit(step, donate_argnums=0),
         jit_per_example=jit_per_example,
         list_whole_matrices=functools.partial(sharding.list_whole_matrices, sharding.count_shards(mesh)),
@@ -256,11 +250,7 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
 
 
 def make_mesh(devices: Sequence[Any], num_slices: int = 0):
-    """A mesh of the devices: along one axis, "data"; of a TPU, along the axes of its torus; several slices before that.
-
-    num_slices: groups of devices with fast links among them, in the order of the devices; 0: the slices that the
-    devices say they are in.
-    """
+    """A mesh of devices in their order: along "data", or a TPU's torus; before these num_slices slices (0: its own)."""
     num_slices = num_slices or count_slices(devices)
     devices = sorted(devices, key=find_place)  # others than TPUs keep their order
     sizes = find_torus(devices[: len(devices) // num_slices])
@@ -306,16 +296,6 @@ def order_by_process(processes: Sequence[int], x_Bx: np.ndarray) -> np.ndarray:
     if (order[:-1] < order[1:]).all():
         return x_Bx
     return x_Bx.reshape(len(order), -1, *x_Bx.shape[1:])[order].reshape(x_Bx.shape)
-
-
-def copy_to_host(state: Any):
-    """Numpy copies of a state's arrays."""
-    return jax.tree.map(np.array, state)
-
-
-def allocate_on_host(state: Any):
-    """Uninitialized numpy arrays of a state's shapes and types."""
-    return jax.tree.map(lambda x: np.empty(x.shape, x.dtype), state)
 
 
 def gather_to_host(tree: Any):

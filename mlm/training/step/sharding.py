@@ -110,11 +110,6 @@ def join_axes(names: tuple[str, ...]) -> str | tuple[str, ...]:
     return names[0] if len(names) == 1 else names
 
 
-def choose_axes(tree: Any, num_shards: int):
-    """`choose_axis` for each array of a tree of full arrays, abstract or not."""
-    return jax.tree_util.tree_map_with_path(lambda path, x: choose_axis(path, x.shape, num_shards), tree)
-
-
 def list_whole_matrices(num_shards: int, params: types.Params) -> list[str]:
     """The paths of the matrices that each device holds whole, since num_shards divides none of their axes."""
     return [
@@ -128,9 +123,13 @@ def list_whole_matrices(num_shards: int, params: types.Params) -> list[str]:
 
 def make_partition_specs(tree: Any, mesh: Any):
     """The PartitionSpec of each array of a tree of full arrays."""
-    names = join_axes(list_shard_axes(mesh))
-    axes = choose_axes(tree, count_shards(mesh))
-    return jax.tree.map(lambda axis: jax.P() if axis == REPLICATED else jax.P(*[None] * axis, names), axes)
+    names, num_shards = join_axes(list_shard_axes(mesh)), count_shards(mesh)
+
+    def make_spec(path: tuple[Any, ...], x: types.Array):
+        axis = choose_axis(path, x.shape, num_shards)
+        return jax.P() if axis == REPLICATED else jax.P(*[None] * axis, names)
+
+    return jax.tree_util.tree_map_with_path(make_spec, tree)
 
 
 def make_shardings(tree: Any, mesh: Any):
@@ -141,11 +140,12 @@ def make_shardings(tree: Any, mesh: Any):
 def compute_shard_shapes(tree: Any, num_shards: int):
     """The shape of one device's shard of each array of a tree of full arrays."""
 
-    def compute_shape(split_axis: int | None, x: types.Array):
+    def compute_shape(path: tuple[Any, ...], x: types.Array):
+        split_axis = choose_axis(path, x.shape, num_shards)
         shape = [size // num_shards if axis == split_axis else size for axis, size in enumerate(x.shape)]
         return jax.ShapeDtypeStruct(shape, x.dtype)
 
-    return jax.tree.map(compute_shape, choose_axes(tree, num_shards), tree)
+    return jax.tree_util.tree_map_with_path(compute_shape, tree)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

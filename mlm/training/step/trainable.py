@@ -15,8 +15,8 @@ from mlm.models import layers
 from mlm.training.step.sharding import is_stacked
 
 Path = tuple[Any, ...]  # of a leaf: its keys, as jax.tree_util gives them
-FreezeRule = Callable[[Path], int]  # as `count_frozen_layers`
-WHOLE_LEAF = -1  # in place of a number of frozen layers
+FreezeRule = Callable[[Path], int]  # how many layers of a leaf are frozen, from the first on; 0: it is trained whole
+WHOLE_LEAF = -1  # in place of that number: it is not trained at all
 # Of the output layer alone. Objectives that predict no tokens do not use it.
 LM_HEAD_PARAMS = ("transform", "transform_norm", "output", "bias")
 VOCABULARY_PARAMS = ("token", "output", "bias")  # with an entry of the vocabulary along their first axis
@@ -32,20 +32,25 @@ def check(cfg: config.Config) -> None:
     errors.require_field(cfg, "finetune.trainable_layers", is_whole, expected, "model.num_unique_layers")
 
 
-def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path: Path) -> int:
-    """How many layers of a leaf are frozen, from the first on: 0 if it is trained as a whole, or WHOLE_LEAF if not."""
-    names = [key.key for key in path]
-    if names[0] == types.TEACHER:
-        return WHOLE_LEAF
-    if names[0] == "objective":
-        return 0
-    if names[1] in LM_HEAD_PARAMS:
-        return 0 if predicts_tokens else WHOLE_LEAF
-    if finetune.trainable_layers < 0:
-        return 0
-    if is_stacked(path) and finetune.trainable_layers:
-        return num_layers - finetune.trainable_layers
-    return 0 if names[2:3] == ["norm"] and finetune.trainable_layers else WHOLE_LEAF
+def make_freeze_rule(cfg: config.Config, objective: types.Objective) -> FreezeRule:
+    """What a run freezes."""
+    num_trainable, num_layers = cfg.finetune.trainable_layers, layers.count_unique_layers(cfg.model)
+
+    def count_frozen_layers(path: Path) -> int:
+        names = [key.key for key in path]
+        if names[0] == types.TEACHER:
+            return WHOLE_LEAF
+        if names[0] == "objective":
+            return 0
+        if names[1] in LM_HEAD_PARAMS:
+            return 0 if objective.predicts_tokens else WHOLE_LEAF
+        if num_trainable < 0:
+            return 0
+        if is_stacked(path) and num_trainable:
+            return num_layers - num_trainable
+        return 0 if names[2:3] == ["norm"] and num_trainable else WHOLE_LEAF
+
+    return count_frozen_layers
 
 
 def drop_teacher(params: types.Params) -> types.Params:
@@ -54,7 +59,7 @@ def drop_teacher(params: types.Params) -> types.Params:
 
 
 def select_trainable(params: types.Params, freeze_rule: FreezeRule) -> types.Params:
-    """The trainable part of a tree of parameters; freeze_rule: (path) -> as `count_frozen_layers` returns it."""
+    """The trainable part of a tree of parameters."""
 
     def select(path: Path, leaf: types.Array) -> types.Array | None:
         num_frozen = freeze_rule(path)
@@ -94,20 +99,21 @@ def flag_body(params: types.Params) -> types.Params:
     return jax.tree_util.tree_map_with_path(is_body, params)
 
 
-def compute_lr_multipliers(trainable_params: types.Params, finetune: config.Finetune, num_layers: int) -> types.Params:
-    """The learning rate multiplier of each trainable leaf: finetune.layerwise_lr_decay to the power of its depth.
+def scale_by_depth(cfg: config.Config, updates: types.Params) -> types.Params:
+    """The updates of trainable leaves, each times finetune.layerwise_lr_decay to the power of its depth.
 
     The depth is 0 for the objective's head, 1 for the last layer, and so on down to the embeddings (Clark et al. 2020,
     arXiv 2003.10555, table 7; numbered as in Bao et al. 2021, arXiv 2106.08254).
     """
+    decay, num_layers = cfg.finetune.layerwise_lr_decay, layers.count_unique_layers(cfg.model)
 
-    def compute_multiplier(path: Path, leaf: types.Array) -> types.Array:
+    def scale(path: Path, leaf: types.Array) -> types.Array:
         names = [key.key for key in path]
         if names[0] == "objective" or names[1] in LM_HEAD_PARAMS:
-            return np.float32(1)
+            return leaf
         if is_stacked(path):
             depth = np.arange(len(leaf), 0, -1, dtype=np.float32)
-            return (finetune.layerwise_lr_decay**depth).reshape(-1, *[1] * (leaf.ndim - 1)).astype(np.float32)
-        return np.float32(finetune.layerwise_lr_decay ** (1 if names[2:3] == ["norm"] else num_layers + 1))
+            return leaf * (decay**depth).reshape(-1, *[1] * (leaf.ndim - 1)).astype(np.float32)
+        return leaf * np.float32(decay ** (1 if names[2:3] == ["norm"] else num_layers + 1))
 
-    return jax.tree_util.tree_map_with_path(compute_multiplier, trainable_params)
+    return jax.tree_util.tree_map_with_path(scale, updates)

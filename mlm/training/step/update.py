@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import batch_warmup, config, types
-from mlm.models import layers
 from mlm.training.step import optim, trainable
 from mlm.training.step.sharding import Replicated
 
@@ -38,39 +37,9 @@ def init_state(
     params = {"model": model.init(key_model), "objective": objective.init(key_objective, model)}
     if objective.link_params:
         params = objective.link_params(params)
-    trainable_params = trainable.select_trainable(params, make_freeze_rule(cfg, objective))
-    opt_state = build_optimizer(cfg, trainable_params, hparams, objective.link_updates).init(trainable_params)
+    trainable_params = trainable.select_trainable(params, trainable.make_freeze_rule(cfg, objective))
+    opt_state = optim.build_optimizer(cfg, hparams, objective.link_updates).init(trainable_params)
     return types.TrainState(jnp.int32(0), params, opt_state)
-
-
-def make_freeze_rule(cfg: types.StaticConfig, objective: types.Objective) -> trainable.FreezeRule:
-    """(path of a leaf) -> how much of the leaf is frozen, as `trainable.count_frozen_layers` gives it."""
-    return functools.partial(
-        trainable.count_frozen_layers, cfg.finetune, layers.count_unique_layers(cfg.model), objective.predicts_tokens
-    )
-
-
-def build_optimizer(
-    cfg: types.StaticConfig,
-    trainable_params: types.Params,
-    hparams: types.TracedHparams,
-    link_updates: Callable[[types.Params], types.Params] | None = None,
-) -> optax.GradientTransformation:
-    """The optimizer of the trainable parameters; link_updates: the objective's."""
-    multipliers = None
-    if cfg.finetune.layerwise_lr_decay < 1:
-        multipliers = trainable.compute_lr_multipliers(
-            trainable_params, cfg.finetune, layers.count_unique_layers(cfg.model)
-        )
-    return optim.build_transformation(
-        cfg.optim,
-        cfg.train.steps,
-        hparams,
-        multipliers,
-        model=cfg.model,
-        link_updates=link_updates,
-        embedding_steps=cfg.init.embedding_steps,
-    )
 
 
 def train_step(
@@ -84,13 +53,13 @@ def train_step(
 ) -> tuple[types.TrainState, dict[str, Any]]:
     """Makes one update; the metrics are those of the global batch. `sharding` says which part each device holds."""
     hparams = objective.schedule_hparams(hparams, state.step / cfg.train.steps)
-    freeze_rule = make_freeze_rule(cfg, objective)
+    freeze_rule = trainable.make_freeze_rule(cfg, objective)
     trainable_params = trainable.select_trainable(state.params, freeze_rule)
     gradient_fn = sharding.map_devices(functools.partial(compute_gradients, cfg, model, objective, sharding))
     gradient_point = optim.get_gradient_point(state.opt_state, trainable_params)
     grads, sums, loss_terms = gradient_fn(state.params, gradient_point, state.step, batch, hparams)
 
-    optimizer = build_optimizer(cfg, trainable_params, hparams, objective.link_updates)
+    optimizer = optim.build_optimizer(cfg, hparams, objective.link_updates)
     updates, opt_state = optimizer.update(grads, state.opt_state, trainable_params)
     params = trainable.merge_params(state.params, optax.apply_updates(trainable_params, updates), freeze_rule)
     metrics = {
@@ -118,7 +87,7 @@ def compute_gradients(
 
     One device's part of the work: it holds these examples and parameters. The results are those of the global batch.
     """
-    freeze_rule, num_masks = make_freeze_rule(cfg, objective), objective.masks_per_example
+    freeze_rule, num_masks = trainable.make_freeze_rule(cfg, objective), objective.masks_per_example
     key_B = make_example_keys(hparams.seed, step, batch.index_B)
 
     def gather_params(trainable_params: types.Params) -> types.Params:
@@ -174,9 +143,8 @@ def compute_coupled_gradients(
 
     By gradient caching (Gao et al. 2021, arXiv 2101.06983, section 3): all microbatches are embedded, the loss is
     differentiated by the embeddings, and each microbatch is embedded again, to pass its part of that on to the
-    parameters. Memory is that of one microbatch, and the gradient that of the whole batch.
-
-    gather_params: trainable parameters -> all of them, as an objective reads them.
+    parameters. Memory is that of one microbatch, and the gradient that of the whole batch. gather_params: trainable
+    parameters -> all of them, as an objective reads them.
     """
     num_parts = cfg.train.grad_accum_steps
 

@@ -1,10 +1,10 @@
-"""The floor of each loss on the built-in language.
+"""The floor of each loss on the built-in language, by what a model sees of the example when it predicts a word.
 
-A floor is by what a model sees of the example when it predicts a word. Letters in array names: N examples, L positions,
-P counts of words.
+Letters in array names: N examples, L positions, P counts of words.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -39,27 +39,32 @@ class FloorSpec(NamedTuple):
     document_passes: int = 1  # how often the loss predicts a document
 
 
-def _of_masked(function: Callable[..., Any], *more: Any) -> Callable[[FloorInputs], Any]:
-    """The floor by a posterior of masked words, as a function of FloorInputs."""
-
-    def compute(inputs: FloorInputs):
-        known = function(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, *more)
-        return floor.compute_floor(inputs.language.hmm, inputs.words_NxL, known)
-
-    return compute
+def _compute_masked(inputs: FloorInputs, infer: Callable[..., Any] = posterior.compute_posterior, **window: int):
+    known = infer(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, **window)
+    return floor.compute_floor(inputs.language.hmm, inputs.words_NxL, known)
 
 
-def _of_documents(function: Callable[..., Any], *more: Any) -> Callable[[FloorInputs], Any]:
-    """The function of a floor of all words of a document, as one of FloorInputs."""
-    return lambda inputs: function(inputs.language.hmm, inputs.words_NxL, inputs.max_words, *more)
+def _decompose_masked(inputs: FloorInputs, infer: Callable[..., Any] = posterior.compute_posterior):
+    known = infer(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL)
+    return floor.decompose_floor(inputs.language, inputs.words_NxL, known)
 
 
-_compute_masked = _of_masked(posterior.compute_posterior)
-_compute_masked_window = _of_masked(posterior.compute_window_posterior, WINDOW_NEIGHBORS)
-_compute_causal = _of_documents(floor.compute_causal_floor)
-_compute_causal_window = _of_documents(floor.compute_causal_floor, WINDOW_NEIGHBORS)
-_compute_backward = _of_documents(floor.compute_backward_floor)
-_compute_backward_window = _of_documents(floor.compute_backward_floor, WINDOW_NEIGHBORS)
+def _compute_causal(inputs: FloorInputs, **window: int):
+    return floor.compute_causal_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, **window)
+
+
+def _compute_two_stack(inputs: FloorInputs, **window: int):
+    backward = floor.compute_backward_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, **window)
+    return floor.add_floors(_compute_causal(inputs, **window), backward)
+
+
+def _compute_bound(inputs: FloorInputs, **settings: Any):
+    return diffusion_bound.reweight_floor(_compute_masked(inputs, **settings), inputs.words_NxL)
+
+
+def _decompose_bound(inputs: FloorInputs):
+    weight_N = diffusion_bound.compute_loss_weights(inputs.words_NxL, inputs.mask_NxL.sum(1))
+    return {part: nats_N * weight_N for part, nats_N in _decompose_masked(inputs).items()}
 
 
 def _compute_document_nats(inputs: FloorInputs):
@@ -72,47 +77,35 @@ def _compute_document_and_bound(inputs: FloorInputs):
     return {"document": document_N, "bound": document_N + log_P[(inputs.words_NxL >= 0).sum(1)]}
 
 
-def _decompose_masked(inputs: FloorInputs, function: Callable[..., Any] = posterior.compute_posterior):
-    known = function(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL)
-    return floor.decompose_floor(inputs.language, inputs.words_NxL, known)
-
-
-def _decompose_bound(inputs: FloorInputs):
-    weight_N = diffusion_bound.compute_loss_weights(inputs.words_NxL, inputs.mask_NxL.sum(1))
-    return {part: nats_N * weight_N for part, nats_N in _decompose_masked(inputs).items()}
-
-
-def _reweight(function: Callable[[FloorInputs], Any]) -> Callable[[FloorInputs], Any]:
-    return lambda inputs: diffusion_bound.reweight_floor(function(inputs), inputs.words_NxL)
+def _of_window(function: Callable[..., Any], **settings: Any) -> dict[str, Callable[..., Any]]:
+    return {"window_floor": functools.partial(function, window=WINDOW_NEIGHBORS, **settings)}
 
 
 FLOORS = {
-    types.Visibility.UNMASKED: FloorSpec(_compute_masked, {"window_floor": _compute_masked_window}, _decompose_masked),
+    types.Visibility.UNMASKED: FloorSpec(
+        _compute_masked, _of_window(_compute_masked, infer=posterior.compute_window_posterior), _decompose_masked
+    ),
     types.Visibility.CAUSAL: FloorSpec(
         _compute_causal,
-        {"window_floor": _compute_causal_window},
+        _of_window(_compute_causal),
         lambda inputs: floor.decompose_causal_floor(inputs.language, inputs.words_NxL, inputs.max_words),
         _compute_document_nats,
     ),
     types.Visibility.TWO_STACK: FloorSpec(
-        lambda inputs: floor.add_floors(_compute_causal(inputs), _compute_backward(inputs)),
-        {
-            "window_floor": lambda inputs: floor.add_floors(
-                _compute_causal_window(inputs), _compute_backward_window(inputs)
-            )
-        },
+        _compute_two_stack,
+        _of_window(_compute_two_stack),
         lambda inputs: floor.decompose_two_stack_floor(inputs.language, inputs.words_NxL, inputs.max_words),
         _compute_document_nats,
         document_passes=2,
     ),
     types.Visibility.UNMASKED_OR_LEFT: FloorSpec(
-        _of_masked(posterior.compute_infilling_posterior),
+        functools.partial(_compute_masked, infer=posterior.compute_infilling_posterior),
         {},
-        lambda inputs: _decompose_masked(inputs, posterior.compute_infilling_posterior),
+        functools.partial(_decompose_masked, infer=posterior.compute_infilling_posterior),
     ),
     types.Visibility.BOUND: FloorSpec(
-        _reweight(_compute_masked),
-        {"window_floor": _reweight(_compute_masked_window)},
+        _compute_bound,
+        _of_window(_compute_bound, infer=posterior.compute_window_posterior),
         _decompose_bound,
         _compute_document_and_bound,
     ),
@@ -131,7 +124,8 @@ def select_floors(cfg: config.Config, objective: types.Objective) -> dict[Score,
     }
     if (window := get_bag_window(cfg)) == 0:
         return found
-    masked, bag = FLOORS[types.Visibility.UNMASKED], {"bag_floor": _of_masked(posterior.compute_bag_posterior, window)}
+    masked = FLOORS[types.Visibility.UNMASKED]
+    bag = {"bag_floor": functools.partial(_compute_masked, infer=posterior.compute_bag_posterior, window=window)}
     return {
         loss: spec._replace(weaker_floors={**spec.weaker_floors, **bag}) if spec is masked else spec
         for loss, spec in found.items()

@@ -1,7 +1,4 @@
-"""Reference scores of the held-out examples that need no trained model: floors, and n-gram models.
-
-Letters in array names: N examples, L positions.
-"""
+"""Reference scores of the held-out examples that need no trained model: floors, and n-gram models."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
@@ -40,14 +37,12 @@ class ReferenceLosses(NamedTuple):
     """Scores that go beside the objective's own, and the columns that they need."""
 
     scores: tuple[Score, ...] = ()
-    add_columns: Callable[..., Any] = dict  # (columns of the model) -> the same with the references'
+    # (columns of the model) -> the same with the references'; ValueError where these are of other predictions.
+    add_columns: Callable[..., Any] = dict
 
 
 def compute_references(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
-    """The floors, the n-gram models and the losses per word and byte, where there are any.
-
-    None on processes that write none.
-    """
+    """The floors, n-gram models, and losses per word and byte that there are; none on processes that write none."""
     if not parallel.is_primary():
         return ReferenceLosses()
     loss, parts = program_.objective.scores[0], [compute_floors(cfg, program_, packed)]
@@ -76,7 +71,7 @@ def name_ngrams(cfg: config.Config) -> dict[str, str]:
 
 
 def make_ngram_references(cfg: config.Config, packed: pack.PackedDataset, loss: Score) -> ReferenceLosses:
-    """The n-gram models, cached. Adding columns raises ValueError unless they predict the same tokens as the model."""
+    """The n-gram models, cached."""
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
 
     def make(folder: Path) -> dict[str, Any]:
@@ -139,10 +134,7 @@ def make_source_references(cfg: config.Config, packed: pack.PackedDataset, loss:
 
 
 def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
-    """The floors of the losses under the evaluation's own masks, or a task's Bayes-optimal score, where they are known.
-
-    They are the same for every model, and config.data.cache_dir keeps them.
-    """
+    """The floors of the losses under the evaluation's masks, or a task's optimum, if known; all models share them."""
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
         return make_optimum_references(cfg, packed, program_.objective)
     if parallel_text.is_generated(cfg.data):
@@ -174,10 +166,7 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
 def make_optimum_references(
     cfg: config.Config, packed: pack.PackedDataset, objective: types.Objective
 ) -> ReferenceLosses:
-    """The Bayes-optimal accuracy on a task beside the model's, and how far below it the model is, example by example.
-
-    Adding columns raises ValueError if the model predicted other labels.
-    """
+    """The Bayes-optimal accuracy on a task beside the model's, and how far the model is below it, by example."""
     task, count = tasks.TASKS[cfg.data.task], loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
 
     def make(folder: Path) -> dict[str, Any]:
@@ -281,7 +270,6 @@ def make_floor_references(loss: Score, loss_floors: Mapping[str, floor.Floor]) -
 
     Names begin like the loss's: "excess_loss" for "loss", "causal_excess_loss" for "causal_loss". The standard error of
     the excess is that of the paired difference, far below the loss's own: hard examples are hard for the floor too.
-    Adding columns raises ValueError if the model was not evaluated on the words of the floor.
     """
     (nats, weight), prefix = loss.columns, loss.name.removesuffix("loss")
     excess = (f"{prefix}excess_loss", f"{loss.title} above the floor", (f"{prefix}excess_nats", weight))
@@ -310,11 +298,9 @@ def make_document_references(
 ) -> ReferenceLosses:
     """Losses of whole documents in nats per document, so that objectives that predict them differently compare.
 
-    Args:
-        passes: how often the loss predicts a document.
-        document: -log P of each document, nats_N. A model's loss is this plus its excess. The excess is paired with
-            the floor, which leaves out the chance in a bound's masks.
-        bound: the smallest possible expected loss over all masks, nats_N.
+    passes: how often the loss predicts a document. document: -log P of each document, nats_N. A model's loss is this
+    plus its excess, which is paired with the floor, and so leaves out the chance in a bound's masks. bound: the
+    smallest possible expected loss over all masks, nats_N.
     """
     excess, title = f"{loss.name.removesuffix('loss')}excess_nats", FLOOR_TITLES["floor"]
     excess_title, floor_title = "loss of a document above the floor", f"{title}'s loss of a document"
