@@ -18,11 +18,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import ad_checkpoint
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from mlm.base import config
-from mlm.models import layers, platform_kernels, positions, stack
+from mlm.models import layers, platform_kernels, positions
 
 MAX_QUERIES_UNBLOCKED = 256  # up to here the forward pass stores all weights for the backward pass
 QUERIES_PER_BLOCK = 128  # in longer examples
@@ -131,7 +130,7 @@ def can_use_cudnn(model: config.Model, q_BxLxHxd, k_BxSxHxd, visible_Bx1xLxS, ra
 
 def attend_by_cudnn(q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS):
     """out_BxLxHxd: attention over the visible keys; what it reads is saved, which costs what its product would."""
-    qkv = (ad_checkpoint.checkpoint_name(x, stack.FUSED_KERNEL) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
+    qkv = map(platform_kernels.mark_saved, (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
     return jax.nn.dot_product_attention(*qkv, mask=visible_Bx1xLxS, implementation="cudnn")
 
 
@@ -150,7 +149,7 @@ def attend_by_splash(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segmen
     """out_BxLxHxd: attention over the keys that the segments allow."""
     q_BxLxHxd = (q_BxLxHxd * q_BxLxHxd.shape[-1] ** -0.5).astype(k_BxLxHxd.dtype)
     q_BxHxLxd, k_BxHxLxd, v_BxHxLxd = (
-        ad_checkpoint.checkpoint_name(x.swapaxes(1, 2), stack.FUSED_KERNEL) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
+        platform_kernels.mark_saved(x.swapaxes(1, 2)) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
     )
     operands = q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, segments.ids_BxL
     everywhere, local = (functools.partial(_run_splash, segments.is_causal, window) for window in (0, segments.window))
@@ -175,6 +174,8 @@ def _run_splash(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, i
         half = window // 2 if window else None
         mask = splash.LocalMask((L, L), (half, 0 if is_causal else half), offset=0)
     kernel = splash.make_splash_mha_single_device(
-        splash.MultiHeadMask([mask] * H), block_sizes=block_sizes, residual_checkpoint_name=stack.FUSED_KERNEL
+        splash.MultiHeadMask([mask] * H),
+        block_sizes=block_sizes,
+        residual_checkpoint_name=platform_kernels.FUSED_KERNEL,
     )
     return jax.vmap(kernel)(q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, splash.SegmentIds(ids_BxL, ids_BxL))

@@ -120,13 +120,9 @@ class EncoderLM(TokenLM):
         else:
             self.body = self.encoder(model, name="body")
 
-    def embed(self, text: types.Tokens, key_B=None):
-        """x_BxLxD, the input of the encoder."""
-        return self.embed_tokens(text, fold_in(key_B, 0))
-
     def encode(self, text: types.Tokens, key_B, shift_BxLxD=None, left_B=None):
         """A tuple of h_BxLxD, one for each of DIRECTIONS[model.directionality]."""
-        x_BxLxD = self.embed(text, key_B)
+        x_BxLxD = self.embed_tokens(text, fold_in(key_B, 0))
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
         self.sow("intermediates", "embeddings", x_BxLxD)
@@ -165,7 +161,7 @@ def build(
         ids_1x2 = jnp.zeros((1, 2), jnp.int32)
         return module.init(key, types.Tokens(ids_1x2, ids_1x2, ids_1x2, ids_1x2))["params"]
 
-    apply_encode, logits, embed = map(make_method(module), ("encode", "logits", "embed"))
+    apply_encode, logits, embed_tokens = map(make_method(module), ("encode", "logits", "embed_tokens"))
 
     def encode(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
         assert source is None, "an encoder reads no source"
@@ -179,7 +175,6 @@ def build(
         return states, intermediates, [intermediates[name]["stack"]["layers"] for name in encoder_names(model)]
 
     def encode_layers(params, text, source=None, *, key_B=None):
-        assert source is None, "an encoder reads no source"
         states, intermediates, stacks = encode_with_intermediates(params, text, key_B)
         (embeddings_BxLxD,) = intermediates["embeddings"]
         parts = []
@@ -198,10 +193,9 @@ def build(
         return jnp.concatenate(parts, 2)
 
     def init_cache(params, text, source, max_len):
-        assert source is None, "an encoder reads no source"
         length_B = (text.segments_BxL > 0).sum(-1)
         assert decoder is not None
-        x_BxLxD = embed(params, text)
+        x_BxLxD = embed_tokens(params, text, None)
         states = decoder.prefill(model, params[encoder_names(model)[0]], x_BxLxD, length_B, max_len)
         return {"length_1xB": length_B[None], "states": states}
 
@@ -209,7 +203,7 @@ def build(
         position_B, one_Bx1 = cache["length_1xB"][0], jnp.ones_like(ids_B)[:, None]
         text = types.Tokens(ids_B[:, None], one_Bx1, position_B[:, None], 0 * one_Bx1)
         assert decoder is not None
-        x_BxD = embed(params, text)[:, 0]
+        x_BxD = embed_tokens(params, text, None)[:, 0]
         h_BxD, states = decoder.step(model, params[encoder_names(model)[0]], x_BxD, position_B, cache["states"])
         return logits(params, h_BxD), {"length_1xB": cache["length_1xB"] + 1, "states": states}
 

@@ -106,6 +106,14 @@ def make_context(
     return context
 
 
+def declare_context(module: nn.Module, segments_BxL, left_B=None) -> AttentionContext:
+    """The context of a stack's self-attention over whole examples, with what the stack learns of distances."""
+    model = module.model
+    visible_Bx1xLxL = compute_visible(model, segments_BxL, left_B)[:, None]
+    segments = Segments(segments_BxL, model.directionality == "causal", left_B=left_B)
+    return make_context(model, visible_Bx1xLxL, declare_table(module), segments=segments)
+
+
 def is_local(model: config.Model, number):
     """Whether layer `number`, counted from 1, sees the nearest tokens alone; may be traced."""
     if model.global_layers:
