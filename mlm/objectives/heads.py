@@ -145,16 +145,13 @@ def init_pooled_head(cfg: config.Config, key, width: int, outputs: int) -> types
 
 def init_pooler(cfg: config.Config, key, width: int) -> types.Params:
     """The parameters of `apply_pooler`."""
-    pool = init_dense(key, width, width)
-    if cfg.finetune.pooler != "modernbert":
-        return {"pool": pool}
-    norm = {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
-    biases = ("bias",) if cfg.model.bias in ("all", "norms") else ()
-
-    def select(layer, name):
-        return {leaf: layer[leaf] for leaf in (name, *biases)}
-
-    return {"pool": select(pool, "kernel"), "pool_norm": select(norm, "scale")}
+    layers = {"pool": init_dense(key, width, width)}
+    if cfg.finetune.pooler == "modernbert":
+        layers["pool_norm"] = {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
+        if cfg.model.bias not in ("all", "norms"):
+            for layer in layers.values():
+                del layer["bias"]
+    return layers
 
 
 def apply_pooler(cfg: config.Config, params: types.Params, x_BxD):
