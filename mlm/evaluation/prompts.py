@@ -16,17 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm import objectives
-from mlm.base import errors, types
-from mlm.base.estimates import (
-    PERCENT,
-    Estimate,
-    EvaluationMetric,
-    EvaluationScore,
-    ItemInterval,
-    SeedRange,
-    compute_score,
-    wilson_interval,
-)
+from mlm.base import errors, estimates, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.tasks import splits, task_file, tasks
@@ -66,7 +56,7 @@ class PromptTask(NamedTuple):
 
 
 def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[str] = ()) -> PromptTask:
-    """Reads a task from its files.
+    """Reads a task from its files. Raises ConfigError for what is wrong in it, and as splits.open_task does.
 
     Args:
         name: a classification task of TASKS, or a task file (.toml), whose table "prompt" may have a pattern and
@@ -74,9 +64,6 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         folder: the folder of the task's files; a task file says where they are.
         pattern: replaces that of the task file, or of TASKS.
         words: replace the verbalizers of these, as `parse_verbalizers` reads them.
-
-    Raises:
-        ConfigError: the task, its pattern or its verbalizers are wrong; and as splits.open_task does.
     """
     if name.endswith(task_file.SUFFIX):
         errors.require(not folder, "--task_path", folder, f"no folder, since {name} says where its files are")
@@ -293,15 +280,17 @@ def compute_scores(predicted_N, label_N, inputs: Mapping) -> dict:
     }
     result: dict = {}
     for name in ("accuracy", *inputs["scores"]):
-        result[name], result[f"{name}_se"] = compute_score(scores.build_score(name, "weight", labels), columns)
+        result[name], result[f"{name}_se"] = estimates.compute_score(
+            scores.build_score(name, "weight", labels), columns
+        )
     shares = {label: float((predicted_N == index).mean()) for index, label in enumerate(labels)}
     return result | {"majority": float((label_N == inputs["majority"]).mean()), "predicted": shares}
 
 
-def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
+def list_scores(contents: Mapping[str, Any]) -> Iterator[estimates.EvaluationScore]:
     """The accuracy of each task as a prompt."""
     for result in get_results(contents, "zero_shot").values():
-        yield EvaluationScore(
+        yield estimates.EvaluationScore(
             make_metric("zero_shot", "zero-shot", result),
             100 * result["accuracy"],
             100 * result["accuracy_se"],
@@ -309,10 +298,12 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
         )
 
 
-def make_metric(evaluation: str, title: str, result: Mapping) -> EvaluationMetric:
+def make_metric(evaluation: str, title: str, result: Mapping) -> estimates.EvaluationMetric:
     """The accuracy, in per cent, of a task as a prompt."""
     task = result["task"]
-    return EvaluationMetric(f"{evaluation}_{task}", title, result["sha256"], task, "%", ".1f", PERCENT)
+    return estimates.EvaluationMetric(
+        f"{evaluation}_{task}", title, result["sha256"], task, "%", ".1f", estimates.PERCENT
+    )
 
 
 def build_tables(contents: Mapping[str, Any]) -> list[EvaluationTable]:
@@ -323,11 +314,11 @@ def build_tables(contents: Mapping[str, Any]) -> list[EvaluationTable]:
         row = {name: result[name] for name in ("task", "pattern", "examples", "truncated", "majority")}
         row |= {
             "words": " / ".join(result["verbalizers"].values()),
-            "zero_shot": ItemInterval(accuracy, *wilson_interval(accuracy, result["examples"])),
+            "zero_shot": estimates.ItemInterval(accuracy, *estimates.wilson_interval(accuracy, result["examples"])),
         }
         if key in few_shot:
             means = few_shot[key]
-            estimate_class = Estimate if means["samples"] != 2 else SeedRange
+            estimate_class = estimates.Estimate if means["samples"] != 2 else estimates.SeedRange
             row["few_shot"] = estimate_class(means["accuracy"], means["accuracy_low"], means["accuracy_high"])
         rows.append(row)
     columns = (
