@@ -32,24 +32,16 @@ from mlm.training.run.trained_run import TrainedRun
 
 MASK_PLACE, TEXT_PLACE, SECOND_PLACE = "[MASK]", "{text}", "{second}"
 FORMAT = 1  # of the results: raise it when their meaning changes
+SCORE_NAMES = ("accuracy", "f1", "matthews")
 get_unsupported_reason = sentence_scores.get_unsupported_reason
 
 
-class Prompt(NamedTuple):
-    """A task as a text. The pattern's words are separated by spaces; the places stand for the texts and the mask."""
-
-    pattern: str = ""
-    verbalizers: Mapping[str, str] = {}  # a word for each label, by the label's name in the files
-
-
-SCORE_NAMES = ("accuracy", "f1", "matthews")
-
-
 class PromptTask(NamedTuple):
-    """A task's prompt and examples; an example is a list of its texts and the index of its label."""
+    """A task as a text, and its examples; an example is a list of its texts and the index of its label."""
 
     name: str
-    prompt: Prompt
+    pattern: str  # words separated by spaces; the places stand for the texts and the mask
+    verbalizers: Mapping[str, str]  # a word for each label, by the label's name in the files
     train: list
     dev: list
     scores: tuple[str, ...]  # in addition to accuracy
@@ -68,31 +60,33 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
     if name.endswith(task_file.SUFFIX):
         errors.require(not folder, "--task_path", folder, f"no folder, since {name} says where its files are")
         file, own = name, task_file.read_task_file("--prompt", name)
-        name, settings, default = own.name, own.fields, Prompt(own.pattern, own.verbalizers)
+        name, settings, default_pattern, default_words = own.name, own.fields, own.pattern, own.verbalizers
     else:
         known = [task for task, row in tasks.TASKS.items() if LABELLED_OBJECTIVES[row.objective].classifies_texts]
         errors.require_one_of("--prompt", name, known)
         is_folder = os.path.isdir(os.path.expanduser(folder))
         errors.require(is_folder, "--task_path", folder, f"the folder of {name}'s files")
-        file, default = "", Prompt(**tasks.TASKS[name].prompt)
+        file, prompt = "", tasks.TASKS[name].prompt
+        default_pattern, default_words = prompt.get("pattern", ""), prompt.get("verbalizers", {})
         settings = {"data.task": name, "data.task_path": folder}
-        if default.verbalizers:
-            settings["data.labelled.labels"] = ",".join(default.verbalizers)
+        if default_words:
+            settings["data.labelled.labels"] = ",".join(default_words)
     cfg = tasks.resolve_task(settings)
     expected = "classification, since it is prompted"
     classifies_texts = LABELLED_OBJECTIVES[cfg.objective].classifies_texts
     errors.require(classifies_texts, f"{file}: objective", cfg.objective, expected)
     labels = splits.list_classes(cfg)
-    field = f"{file}: prompt.pattern" if file and default.pattern and not pattern else "--pattern"
-    check_pattern(pattern or default.pattern, bool(cfg.data.labelled.text_pair_column), field)
-    if words or not default.verbalizers:
+    field = f"{file}: prompt.pattern" if file and default_pattern and not pattern else "--pattern"
+    pattern = pattern or default_pattern
+    check_pattern(pattern, bool(cfg.data.labelled.text_pair_column), field)
+    if words or not default_words:
         verbalizers = parse_verbalizers(words, labels, name)
     else:
-        for label in default.verbalizers:
+        for label in default_words:
             require_column(label, labels, f"{file}: prompt.verbalizers", "label")
-        missing = [label for label in labels if label not in default.verbalizers]
-        errors.require(not missing, f"{file}: prompt.verbalizers", [*default.verbalizers], f"also {', '.join(missing)}")
-        verbalizers = {label: default.verbalizers[label] for label in labels}
+        missing = [label for label in labels if label not in default_words]
+        errors.require(not missing, f"{file}: prompt.verbalizers", [*default_words], f"also {', '.join(missing)}")
+        verbalizers = {label: default_words[label] for label in labels}
     source = splits.open_task(cfg)
     label_index = {label: index for index, label in enumerate(labels)}
 
@@ -103,8 +97,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
     if "f1" in score_names:
         scores.build_score("f1", "weight", labels)  # of two labels alone
     other_scores = tuple(score for score in score_names if score != "accuracy")
-    prompt = Prompt(pattern or default.pattern, verbalizers)
-    return PromptTask(name, prompt, read_examples("train"), read_examples("validation"), other_scores)
+    return PromptTask(name, pattern, verbalizers, read_examples("train"), read_examples("validation"), other_scores)
 
 
 def parse_verbalizers(words: Sequence[str], labels: Sequence[str], task: str) -> dict[str, str]:
@@ -142,7 +135,7 @@ def check_pattern(pattern: str, is_pair: bool, field: str = "--pattern") -> None
 def make_zero_shot_case(task: PromptTask) -> EvaluationCase:
     """The case of a task's dev split. Another pattern or other verbalizers make another case."""
     ((majority, _),) = Counter(label for *_, label in task.train).most_common(1)
-    prompt = {"pattern": task.prompt.pattern, "verbalizers": dict(task.prompt.verbalizers)}
+    prompt = {"pattern": task.pattern, "verbalizers": dict(task.verbalizers)}
     inputs = prompt | {"examples": task.dev, "majority": majority, "scores": task.scores, "format": FORMAT}
     words = ", ".join(f"{label}={word}" for label, word in prompt["verbalizers"].items())
     announcement = f"prompt: {prompt['pattern']!r}, verbalizers: {words}"
@@ -151,7 +144,7 @@ def make_zero_shot_case(task: PromptTask) -> EvaluationCase:
 
 def format_key(task: PromptTask) -> str:
     """The name of a prompted task in evaluations.json, with a digest of its prompt."""
-    prompt = json.dumps([task.prompt.pattern, dict(task.prompt.verbalizers)])
+    prompt = json.dumps([task.pattern, dict(task.verbalizers)])
     return f"{task.name}-{hashlib.sha256(prompt.encode()).hexdigest()[:6]}"
 
 

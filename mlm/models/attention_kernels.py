@@ -2,13 +2,11 @@
 
 Ours is for CPU and has dropout. The operands of each product have one type and the memory layout that XLA's fast matrix
 kernels need; its result is float32. Long examples are computed in blocks of queries, whose weights the backward pass
-recomputes, so that memory is linear in the length of an example (except for the mask, which all heads and layers
-share).
+recomputes, so that memory is linear in the length of an example, but for the mask, which all heads and layers share.
 
 The fused ones, cuDNN's and JAX's for TPUs (splash), store no weights, as FlashAttention (Dao et al. 2022, arXiv
-2205.14135); cuDNN reads a mask beside that. Splash attention reads none: each token has the number of its segment, and
-windows and causal order follow from positions. Neither has dropout by an example's key, so that training with
-config.model.attention_dropout > 0 uses the plain formula.
+2205.14135), and drop none by an example's key. cuDNN reads a mask; splash attention reads the number of each token's
+segment, and windows and causal order follow from positions.
 
 Letters in array names: B examples, H heads of d entries, L queries, S keys.
 """

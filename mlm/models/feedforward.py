@@ -14,7 +14,7 @@ from mlm.models import incremental, layers, lm, stack
 
 
 def list_offsets(window: int, directionality: str) -> list[int]:
-    """The places of the neighbors, counted from the token, which is one itself with "causal" and "mixed" alone."""
+    """The places of the neighbors, counted from the token: of "causal" and "mixed" it is the last one on the left."""
     left, right = [*range(1 - window, 1)], [*range(1, window + 1)]
     return {"bidirectional": [*range(-window, 0), *right], "causal": left, "mixed": left + right}[directionality]
 

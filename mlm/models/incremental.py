@@ -90,14 +90,6 @@ def _attend(q_BxHxLxd, k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS, bias_BxHxLxS):
     return jnp.einsum("bhls,bhsd->bhld", weights_BxHxLxS, v_BxHxSxd).swapaxes(1, 2)
 
 
-class RecurrentReader(NamedTuple):
-    """How the forward direction of a recurrent layer reads on from its carry, a tree of arrays with the batch first."""
-
-    make_carry: Callable  # (model, parameters of a layer, x_BxLxD) -> the carry before the first token
-    # (model, parameters of a layer, x_BxLxD, carry, is_token_BxL, position_BxL) -> (h_BxLxH, carry after the tokens)
-    read: Callable
-
-
 def _read_tokens(read_token: Callable, inputs, carry, is_token_BxL):
     """(h_BxLxH, carry after the last token) by a loop over the tokens of inputs, arrays BxLx...."""
 
@@ -115,8 +107,8 @@ def _read_tokens(read_token: Callable, inputs, carry, is_token_BxL):
     return h_LxBxH.swapaxes(0, 1), carry
 
 
-def build_sequential_reader(step: Callable, carries: int) -> RecurrentReader:
-    """The reader of a cell's step, with so many carries (recurrence.py)."""
+def build_sequential_reader(step: Callable, carries: int) -> tuple[Callable, Callable]:
+    """(make_carry, read) of a cell's step, with so many carries (recurrence.py)."""
 
     def make_carry(model, params, x_BxLxD):
         return (jnp.zeros((len(x_BxLxD), model.rnn_dim)),) * carries
@@ -131,11 +123,11 @@ def build_sequential_reader(step: Callable, carries: int) -> RecurrentReader:
 
         return _read_tokens(read_token, input_BxLxG, carry, is_token_BxL)
 
-    return RecurrentReader(make_carry, read)
+    return make_carry, read
 
 
-def build_parallel_reader(cell: Callable) -> RecurrentReader:
-    """The reader of a cell of parallel_cells.py, which reads one token here."""
+def build_parallel_reader(cell: Callable) -> tuple[Callable, Callable]:
+    """(make_carry, read) of a cell of parallel_cells.py, which reads one token here."""
 
     def apply(model, params, x_BxD, is_first_B, carry) -> Any:
         out_1xBxH, carry = cell(model).apply({"params": params["forward_cell"]}, x_BxD[None], ~is_first_B[None], carry)
@@ -149,11 +141,15 @@ def build_parallel_reader(cell: Callable) -> RecurrentReader:
         read_token = lambda inputs, carry: apply(model, params, inputs[0], inputs[1], carry)
         return _read_tokens(read_token, (x_BxLxD, position_BxL == 0), carry, is_token_BxL)
 
-    return RecurrentReader(make_carry, read)
+    return make_carry, read
 
 
-def build_recurrent_decoder(layer_class: Callable, reader: RecurrentReader) -> IncrementalDecoder:
-    """The decoder of layers (x_BxLxD, number, shared, key_B, recur)."""
+def build_recurrent_decoder(layer_class: Callable, make_carry: Callable, read: Callable) -> IncrementalDecoder:
+    """The decoder of layers (x_BxLxD, number, shared, key_B, recur), of which the forward direction reads on.
+
+    make_carry: (model, parameters of a layer, x_BxLxD) -> the carry before the first token, a tree of arrays with the
+    batch first. read: (model, parameters of a layer, x_BxLxD, carry, is_token_BxL, position_BxL) -> (h_BxLxH, carry).
+    """
 
     def run_layers(model, body, x_BxLxD, cache, is_token_BxL, position_BxL):
         new_cache = []
@@ -161,7 +157,7 @@ def build_recurrent_decoder(layer_class: Callable, reader: RecurrentReader) -> I
         def get_arguments(number, params):
             def recur_further(x_BxLxD):
                 carry = jax.tree.map(lambda x: x[0], cache[number - 1])
-                h_BxLxH, carry = reader.read(model, params, x_BxLxD, carry, is_token_BxL, position_BxL)
+                h_BxLxH, carry = read(model, params, x_BxLxD, carry, is_token_BxL, position_BxL)
                 new_cache.append(jax.tree.map(lambda x: x[None], carry))
                 return _apply_dense(model, params["out"], _pad_inputs(h_BxLxH.astype(x_BxLxD.dtype), params["out"]))
 
@@ -172,7 +168,7 @@ def build_recurrent_decoder(layer_class: Callable, reader: RecurrentReader) -> I
     def prefill(model, body, x_BxLxD, length_B, max_len):
         position_BxL = jnp.broadcast_to(jnp.arange(x_BxLxD.shape[1]), x_BxLxD.shape[:2])
         first_layer = jax.tree.map(lambda leaf: leaf[0], body["stack"]["layers"]["layer"])
-        carry = jax.tree.map(lambda x: x[None], reader.make_carry(model, first_layer, x_BxLxD))
+        carry = jax.tree.map(lambda x: x[None], make_carry(model, first_layer, x_BxLxD))
         is_token_BxL = position_BxL < length_B[:, None]
         return run_layers(model, body, x_BxLxD, [carry] * model.num_layers, is_token_BxL, position_BxL)[1]
 

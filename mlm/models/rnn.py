@@ -82,7 +82,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
     else:
         cell = recurrence.CELLS[model.cell]
         reader = incremental.build_sequential_reader(cell.step, cell.carries)
-    decoder = incremental.build_recurrent_decoder(RecurrentLayer, reader)
+    decoder = incremental.build_recurrent_decoder(RecurrentLayer, *reader)
     return lm.build(model, vocab_size, RecurrentEncoder, decoder)
 
 

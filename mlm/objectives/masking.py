@@ -186,21 +186,15 @@ def get_predicted_mask(masked: MaskedBatch):
     return jnp.zeros(masked.ids_BxL.shape, bool).at[number_Bx1, masked.positions_BxK].max(masked.weights_BxK > 0)
 
 
-class UniformDraws(NamedTuple):
-    """All uniform numbers of one mask of an example, from one draw: on CPU each draw is a loop of ten kernels."""
+def sample_uniforms(key, seq_len: int, num_slots: int, mask_index, num_masks: int):
+    """(count, order_L, kind_K, token_K) of one mask of an example, from U(0,1).
 
-    count: jax.Array  # rounds the number of chosen tokens, up or down
-    order_L: jax.Array  # the random order in which tokens are chosen
-    kind_K: jax.Array  # whether a slot gets [MASK], a random token or keeps its token
-    token_K: jax.Array  # which random token a slot would get
-
-
-def sample_uniforms(key, seq_len: int, num_slots: int, mask_index, num_masks: int) -> UniformDraws:
-    """The draws of one mask of an example. With more slots the draws of the first ones stay the same."""
-    draws = jax.random.uniform(key, (1 + seq_len + 2 * num_masks * num_slots,))
+    They round the number of chosen tokens; say in which order tokens are chosen, and whether a slot gets [MASK], a
+    random token or keeps its token; and choose the random token. With more slots those of the first ones stay the same.
+    """
+    draws = jax.random.uniform(key, (1 + seq_len + 2 * num_masks * num_slots,))  # on CPU each call is ten kernels
     count, order_L, slot_draws = draws[0], draws[1 : 1 + seq_len], draws[1 + seq_len :]
-    kind_K, token_K = slot_draws.reshape(num_slots, num_masks, 2)[:, mask_index].T
-    return UniformDraws(count, order_L, kind_K, token_K)
+    return count, order_L, *slot_draws.reshape(num_slots, num_masks, 2)[:, mask_index].T
 
 
 def compute_mask_edges(rate, offset, num_eligible, num_masks: int):
@@ -260,17 +254,16 @@ def corrupt_tokens(
     """
 
     def corrupt_example(key, ids_L):
-        draws = sample_uniforms(key, len(ids_L), num_slots, mask_index, num_masks)
+        draw, order_L, kind_K, token_K = sample_uniforms(key, len(ids_L), num_slots, mask_index, num_masks)
         eligible_L = (ids_L >= NUM_SPECIAL) | (ids_L == UNK) if mask_unk else ids_L >= NUM_SPECIAL
         num_eligible = eligible_L.sum()
         if rate is None:
-            reached_E, edge_E = compute_any_count_edges(draws.count, num_eligible)
+            reached_E, edge_E = compute_any_count_edges(draw, num_eligible)
         else:
-            reached_E, edge_E = compute_mask_edges(rate, draws.count, num_eligible, num_masks)
+            reached_E, edge_E = compute_mask_edges(rate, draw, num_eligible, num_masks)
         start, count = edge_E[mask_index], edge_E[mask_index + 1] - edge_E[mask_index]
 
         # The eligible tokens in their random order, of which this mask takes those from its start on.
-        order_L = draws.order_L
         if unit is not None:
             order_L = masking_units.sample_unit_order(unit, key, ids_L, order_L, num_slots)
         order_L = jnp.where(eligible_L, order_L, -2.0)  # below [UNK], which units put at -1
@@ -286,9 +279,9 @@ def corrupt_tokens(
         predicted_K = corrupted_K & (jnp.arange(num_slots) < jnp.where(predict_rate > 0, num_predicted, count))
 
         targets_K = ids_L[positions_K]
-        random_K = jnp.searchsorted(cdf_V, draws.token_K, side="right").astype(ids_L.dtype)
-        unmasked_K = jnp.where(draws.kind_K < mask_token_prob + random_token_prob, random_K, targets_K)
-        replacement_K = jnp.where(draws.kind_K < mask_token_prob, MASK, unmasked_K)
+        random_K = jnp.searchsorted(cdf_V, token_K, side="right").astype(ids_L.dtype)
+        unmasked_K = jnp.where(kind_K < mask_token_prob + random_token_prob, random_K, targets_K)
+        replacement_K = jnp.where(kind_K < mask_token_prob, MASK, unmasked_K)
         ids_L = ids_L.at[positions_K].set(jnp.where(corrupted_K, replacement_K, targets_K))
         return MaskedBatch(ids_L, positions_K, targets_K, predicted_K.astype(jnp.float32), count, num_eligible)
 

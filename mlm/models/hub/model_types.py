@@ -30,7 +30,6 @@ ROPE_FIELDS = {
     "local_rope_theta": (LOCAL, "local_rope_theta", 10_000.0),
 }
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 0}
-DEFAULT_GLOBAL_EVERY = 3
 REPOSITORY = "chandar-lab/NeoBERT"  # whose classes read what is exported
 
 
@@ -149,7 +148,7 @@ def _read_bias(where, config_json) -> str:
 def _read_attention(where, config_json, num_layers) -> dict[str, Any]:
     """The fields of config.model on local attention and rotary embeddings."""
     attention: dict[str, Any] = {field: _read_theta(where, config_json, *names) for field, names in ROPE_FIELDS.items()}
-    every = settings.get_integer(where, config_json, "global_attn_every_n_layers", 1, DEFAULT_GLOBAL_EVERY)
+    every = settings.get_integer(where, config_json, "global_attn_every_n_layers", 1, 3)
     layer_types: Any = config_json.get("layer_types") or _make_layer_types(every, num_layers)
     is_valid = isinstance(layer_types, list) and len(layer_types) == num_layers and {*layer_types} <= {GLOBAL, LOCAL}
     expected = f"{GLOBAL} or {LOCAL} for each of {num_layers} layers"
