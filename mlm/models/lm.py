@@ -52,8 +52,7 @@ class TokenLM(nn.Module):
             self.position = embed(model.max_positions)
         if model.type_vocab_size:
             self.type = embed(model.type_vocab_size)
-        if model.embed_norm:
-            self.embed_norm = norm(model)
+        self.embed_norm = norm(model) if model.embed_norm else lambda x_BxLxD: x_BxLxD
         if embedding_dim(model) != model.width:
             self.embed_projection = dense(model, model.width, bias_in=OUTSIDE_BIAS)
         if model.lm_head == "bert" or embedding_dim(model) != model.width:
@@ -77,9 +76,7 @@ class TokenLM(nn.Module):
             x_BxLxD += sinusoids(self.model.max_positions, width).astype(x_BxLxD.dtype)[text.positions_BxL]
         if self.model.type_vocab_size:
             x_BxLxD += self.type(text.types_BxL)
-        if self.model.embed_norm:
-            x_BxLxD = self.embed_norm(x_BxLxD)
-        x_BxLxD = x_BxLxD.astype(platform_kernels.activation_dtype(self.model))
+        x_BxLxD = self.embed_norm(x_BxLxD).astype(platform_kernels.activation_dtype(self.model))
         x_BxLxD = dropout(x_BxLxD, key_B, self.model.dropout)
         return x_BxLxD if width == self.model.width else self.embed_projection(x_BxLxD)
 

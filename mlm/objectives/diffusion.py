@@ -26,8 +26,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
     def sample_masks(text, key_B, hparams):
-        no_tokens = np.ones(1)  # as cdf_V: no token becomes a random one
-        return masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=dataset.seq_len, cdf_V=no_tokens)
+        return masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=dataset.seq_len)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text

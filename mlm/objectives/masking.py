@@ -18,6 +18,7 @@ from mlm.base.fields import DerivedField
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.objectives import masking_units
 
+NO_RANDOM_TOKENS = np.ones(1)  # as cdf_V: no token becomes a random one
 CORRUPTED = Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True)
 
 
@@ -223,7 +224,7 @@ def corrupt_tokens(
     mask_token_prob,
     random_token_prob,
     num_slots: int,
-    cdf_V,
+    cdf_V=NO_RANDOM_TOKENS,
     predict_rate=0.0,
     mask_index=0,
     num_masks: int = 1,

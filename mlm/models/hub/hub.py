@@ -161,10 +161,12 @@ def build_config_json(
 def build_changed_entries(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
     """The entries of a config.json that are others when it is written again.
 
-    A GPT-2's vocabulary has all our special tokens then; the folder of a NeoBERT has no file of code.
+    A GPT-2's vocabulary has all our special tokens then; a NeoBERT names the published classes, since its folder has no
+    file of code.
     """
     if "auto_map" in config_json and config_json["model_type"] == "neobert":
-        return model_types.name_published_classes(config_json)
+        names = {key: str(name).rpartition("--")[2] for key, name in config_json["auto_map"].items()}
+        return {"auto_map": {key: f"{model_types.NEO_BERT_REPOSITORY}--{name}" for key, name in names.items()}}
     return settings.build_vocabulary_entries(order_V) if config_json["model_type"] == "gpt2" else {}
 
 

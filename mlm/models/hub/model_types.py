@@ -30,7 +30,7 @@ ROPE_FIELDS = {
     "local_rope_theta": (LOCAL, "local_rope_theta", 10_000.0),
 }
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 0}
-REPOSITORY = "chandar-lab/NeoBERT"  # whose classes read what is exported
+NEO_BERT_REPOSITORY = "chandar-lab/NeoBERT"  # whose classes read what is exported
 
 
 def read_bert_fields(where: str, config_json: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,12 +216,6 @@ def read_neo_bert_fields(where: str, config_json: Mapping[str, Any], fields: Map
     auto_map: Any = config_json.get("auto_map", {})
     errors.require(isinstance(auto_map, dict), f"{where}: auto_map", auto_map, "names of classes")
     return {"mlp_dim": -(-(2 * fields["mlp_dim"] // 3) // 8) * 8}  # two thirds, a multiple of 8
-
-
-def name_published_classes(config_json: Mapping[str, Any]) -> dict[str, Any]:
-    """auto_map with the classes of REPOSITORY in place of a file of the folder, which is not written again."""
-    auto_map = {key: f"{REPOSITORY}--{str(name).rpartition('--')[2]}" for key, name in config_json["auto_map"].items()}
-    return {"auto_map": auto_map}
 
 
 def order_neo_bert_qkv(width: int, num_heads: int) -> np.ndarray:
