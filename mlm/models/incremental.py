@@ -39,12 +39,10 @@ def apply_layers(layer_class: Callable, model: config.Model, body, x, get_argume
 
 
 def _apply_dense(model, params, x) -> Any:
-    return layers.dense(model, params["kernel"].shape[1]).apply({"params": params}, x)
-
-
-def _pad_inputs(x, params):
-    """x padded with zeros to the inputs of a dense layer: a "mixed" model's inputs from the right side."""
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, params["kernel"].shape[0] - x.shape[-1])])
+    """A dense layer of x, which is padded with zeros to its inputs: a "mixed" model's from the right side."""
+    num_inputs, num_outputs = params["kernel"].shape
+    padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_inputs - x.shape[-1])])
+    return layers.dense(model, num_outputs).apply({"params": params}, padded)
 
 
 def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
@@ -159,7 +157,7 @@ def build_recurrent_decoder(layer_class: Callable, make_carry: Callable, read: C
                 carry = jax.tree.map(lambda x: x[0], cache[number - 1])
                 h_BxLxH, carry = read(model, params, x_BxLxD, carry, is_token_BxL, position_BxL)
                 new_cache.append(jax.tree.map(lambda x: x[None], carry))
-                return _apply_dense(model, params["out"], _pad_inputs(h_BxLxH.astype(x_BxLxD.dtype), params["out"]))
+                return _apply_dense(model, params["out"], h_BxLxH.astype(x_BxLxD.dtype))
 
             return None, None, recur_further
 
@@ -195,7 +193,7 @@ def build_window_decoder(layer_class: Callable) -> IncrementalDecoder:
             context_BxE = last_WxBxD.swapaxes(0, 1).reshape(len(x_BxD), -1)
         else:
             context_BxE = last_WxBxD.sum(0) / jnp.minimum(position_B + 1, model.window)[:, None].astype(x_BxD.dtype)
-        h_BxD = _apply_dense(model, body["context"], _pad_inputs(context_BxE, body["context"]))
+        h_BxD = _apply_dense(model, body["context"], context_BxE)
         return apply_layers(layer_class, model, body, h_BxD, lambda *_: (None, None)), last_WxBxD[1:]
 
     return IncrementalDecoder(prefill, decode)
