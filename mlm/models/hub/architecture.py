@@ -104,9 +104,8 @@ def build_entries(model: config.Model, model_type: str, order_V, required: Mappi
     blocks = {field: getattr(config.Model(), field) for field in BLOCK_FIELDS if field not in architecture.own_blocks}
     eps = {names.eps: model.norm_eps} if names.eps else {}
     own_eps = {} if eps else {"norm_eps": names.default_eps}
-    settings.require_fields(
-        model, blocks | required | own_eps | architecture.model, f"transformers' {model_type} needs"
-    )
+    required = {**required, **architecture.model, **own_eps, **blocks}
+    settings.require_fields(model, required, f"transformers' {model_type} needs")
     entries = {
         "architectures": [architecture.model_class],
         "model_type": model_type,

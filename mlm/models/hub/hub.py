@@ -131,9 +131,7 @@ def export_tensors(
             num_missing = config_json.get("max_position_embeddings", len(x)) - len(x)
             x = np.concatenate([exported.get(mapping.name, np.zeros((num_missing, x.shape[1]), x.dtype)), x])
         exported[mapping.name] = x
-    if (
-        architecture.lm_head_bias and not is_tied and has_lm_head
-    ):  # transformers 4 reads the bias by this name, 5 by the decoder's
+    if architecture.lm_head_bias and has_lm_head and not is_tied:  # the name in transformers 4, which 5 does not read
         exported.setdefault(architecture.lm_head_bias, exported[f"{architecture.decoder}.bias"])
     return exported
 
