@@ -94,10 +94,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     first_P, second_P = (np.array([index[pair[side]] for pair in pairs]) for side in (0, 1))
     similarity_P = np.array([value for *_, value in pairs])
     embeddings, truncated = embed_sentences(run, texts, progress)
-
-    def correlate(h_SxD):
-        return compute_correlations(compute_cosines(h_SxD[first_P], h_SxD[second_P]), similarity_P)
-
+    correlate = lambda h_SxD: compute_correlations(compute_cosines(h_SxD[first_P], h_SxD[second_P]), similarity_P)
     # [CLS] comes first, so that in these models it has seen no other token.
     poolings = ["mean"] if run.cfg.model.directionality in ("causal", "two_stack") else ["cls", "mean"]
     poolings += embeddings.keys() & {TRAINED}

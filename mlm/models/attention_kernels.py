@@ -41,9 +41,8 @@ def attend_by_blocks(q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B, ra
     if L <= MAX_QUERIES_UNBLOCKED or L % QUERIES_PER_BLOCK:
         out_BxHxLxd = attend_block(rate, q, k, v, visible_Bx1xLxS, key_B, 0)
         return jnp.swapaxes(out_BxHxLxd, 1, 2)  # pyright: ignore[reportArgumentType]
-
-    def split_blocks(x):
-        return jnp.moveaxis(x.reshape(*x.shape[:2], L // QUERIES_PER_BLOCK, QUERIES_PER_BLOCK, x.shape[3]), 2, 0)
+    split = L // QUERIES_PER_BLOCK, QUERIES_PER_BLOCK
+    split_blocks = lambda x: jnp.moveaxis(x.reshape(*x.shape[:2], *split, x.shape[3]), 2, 0)
 
     @jax.checkpoint
     def attend_one(operands):

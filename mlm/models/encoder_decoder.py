@@ -26,8 +26,7 @@ class EncoderDecoder(lm.TokenLM):
         """Declares the parts; the encoder is always bidirectional."""
         model = self.model
         embedding_init = nn.initializers.truncated_normal(model.init_std or layers.embedding_dim(model) ** -0.5)
-        # As in section 3.4, except with learned positions.
-        is_scaled = self.positions != "learned"
+        is_scaled = self.positions != "learned"  # with others as in section 3.4
         self.declare_tokens(embedding_init, is_scaled=is_scaled, has_bias=model.bias != "none")
         self.encoder = ENCODERS[model.cell](dataclasses.replace(model, directionality="bidirectional"))
         self.decoder = DECODERS[model.cell](model)

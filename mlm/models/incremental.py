@@ -94,10 +94,7 @@ def _read_tokens(read_token: Callable, inputs, carry, is_token_BxL):
     def step(carry, token):
         inputs, is_token_B = token
         h_BxH, new = read_token(inputs, carry)
-
-        def keep(new, old):
-            return jnp.where(is_token_B.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
+        keep = lambda new, old: jnp.where(is_token_B.reshape(-1, *[1] * (new.ndim - 1)), new, old)
         return jax.tree.map(keep, new, carry), h_BxH
 
     by_token = jax.tree.map(lambda x: x.swapaxes(0, 1), (inputs, is_token_BxL))

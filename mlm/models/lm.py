@@ -1,6 +1,7 @@
 """A language model around an encoder: token embeddings, the encoder, and an output layer."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -42,11 +43,8 @@ class TokenLM(nn.Module):
     def declare_tokens(self, embedding_init, *, is_scaled: bool, has_bias: bool):
         """Declares embeddings and output layer; is_scaled: embeddings are scaled up to the positions' size."""
         model, self.is_scaled = self.model, is_scaled
-
         # In float32, as are the sums of their gradients: [MASK] alone adds up thousands of rows a step.
-        def embed(num_entries):
-            return nn.Embed(num_entries, embedding_dim(model), embedding_init=embedding_init)
-
+        embed = functools.partial(nn.Embed, features=embedding_dim(model), embedding_init=embedding_init)
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)

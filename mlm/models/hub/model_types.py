@@ -129,20 +129,15 @@ def extend_gpt2_embeddings(table_NxD: np.ndarray, order_V: np.ndarray) -> np.nda
 
 def read_modern_bert_fields(where: str, config_json: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of ModernBERT (Warner et al. 2024), whose first attention has no norm."""
+    biases = tuple(config_json.get(name, name == "decoder_bias") for name in BIAS_FIELDS)
+    expected = " or ".join(str(list(map(int, known))) for known in BIASES)
+    errors.require(biases in BIASES, f"{where}: {', '.join(BIAS_FIELDS)}", list(biases), expected)
     return {
         **_read_attention(where, config_json, fields["num_layers"]),
-        "bias": _read_bias(where, config_json),
+        "bias": BIASES[biases],
         "lm_head_activation": settings.get_activation(where, config_json, "classifier_activation", "gelu"),
         "depth_scaled_init": True,
     }
-
-
-def _read_bias(where, config_json) -> str:
-    """config.model.bias of a config.json."""
-    values = tuple(config_json.get(name, name == "decoder_bias") for name in BIAS_FIELDS)
-    expected = " or ".join(str(list(map(int, biases))) for biases in BIASES)
-    errors.require(values in BIASES, f"{where}: {', '.join(BIAS_FIELDS)}", list(values), expected)
-    return BIASES[values]
 
 
 def _read_attention(where, config_json, num_layers) -> dict[str, Any]:
