@@ -52,8 +52,7 @@ class EncoderDecoder(lm.TokenLM):
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
     """The pure functions of the model over a vocabulary of this size."""
-    own = {"directionality": "causal", "lm_head": "linear", "embed_norm": False, "type_vocab_size": 0}
-    model = dataclasses.replace(model, **own)
+    model = dataclasses.replace(model, directionality="causal", lm_head="linear", embed_norm=False, type_vocab_size=0)
     module = EncoderDecoder(model, vocab_size, "none" if model.cell == "gru" else model.positions)
     decoder_module = DECODER_MODULES[model.cell]
 
