@@ -41,8 +41,9 @@ def apply_layers(layer_class: Callable, model: config.Model, body, x, get_argume
 def _apply_dense(model, params, x) -> Any:
     """A dense layer of x, which is padded with zeros to its inputs: a "mixed" model's from the right side."""
     num_inputs, num_outputs = params["kernel"].shape
-    padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_inputs - x.shape[-1])])
-    return layers.dense(model, num_outputs).apply({"params": params}, padded)
+    if x.shape[-1] < num_inputs:
+        x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_inputs - x.shape[-1])])
+    return layers.dense(model, num_outputs).apply({"params": params}, x)
 
 
 def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
