@@ -102,7 +102,7 @@ class Attention(AttentionBlock):
 
     def project(self, x_BxLxD):
         """q, k and v, each BxLxHxd."""
-        if platform_kernels.copies_parts() and not self.is_initializing():
+        if platform_kernels.find_platform() == "tpu" and not self.is_initializing():  # its compiler copies split parts
             parts_BxLxD = layers.apply_parts(self.qkv, 3, x_BxLxD)
             q, k, v = (self.split_heads(part_BxLxD, 1).squeeze(2) for part_BxLxD in parts_BxLxD)
         else:

@@ -51,11 +51,6 @@ def find_platform() -> str:
     return (device and device.platform) or jax.default_backend()
 
 
-def copies_parts() -> bool:
-    """Whether the compiler copies the parts into which an array is split, and those that are joined: a TPU's does."""
-    return find_platform() == "tpu"
-
-
 def mark_saved(x):
     """The array, which a fused kernel reads or gives and `stack.save_products` saves."""
     return ad_checkpoint.checkpoint_name(x, FUSED_KERNEL)
