@@ -12,8 +12,9 @@ from small import FAMILY_CELLS, ONE_EACH, VOCAB, batch, mark_further, params_of,
 
 from mlm import models
 from mlm.base import config, errors, fields
-from mlm.models import MODELS, attention, layers, lm, platform_kernels, positions, residual
-from mlm.models.hub import bert, gpt2
+from mlm.models import MODELS, attention, layers, lm, platform_kernels, positions, stack
+from mlm.models.hub import model_types
+from mlm.models.hub.architecture import ARCHITECTURES
 from mlm.models.transformer import TransformerEncoder
 from mlm.training.run import resolution
 from mlm.training.step import optim, optimizers
@@ -67,7 +68,7 @@ def test_an_mlp_is_its_formula(activation, kernels):
     np.testing.assert_allclose(mlp.apply({"params": params}, X_BxLxD), expected, atol=1e-4)
 
 
-class Tripled(residual.ResidualLayer):
+class Tripled(stack.ResidualLayer):
     """A layer whose sublayer triples."""
 
     @layers.nn.compact
@@ -273,7 +274,7 @@ def test_factorised_embeddings_are_projected_in_and_out(lm_head):
         model, params["embed_norm"], params["token"]["embedding"][text.ids_BxL] + params["type"]["embedding"][0]
     )
     expected = embedded @ params["embed_projection"]["kernel"] + params["embed_projection"]["bias"]
-    np.testing.assert_allclose(module.apply({"params": params}, text, method="embed"), expected, atol=1e-4)
+    np.testing.assert_allclose(module.apply({"params": params}, text, None, method="embed_tokens"), expected, atol=1e-4)
     h = X_BxLxD @ params["transform"]["kernel"] + params["transform"]["bias"]
     if lm_head == "bert":
         h = normalize(model, params["transform_norm"], ACTIVATIONS["gelu"](h))
@@ -374,11 +375,11 @@ def test_scaled_by_depth_the_last_matrix_of_a_sublayer_starts_smaller(init_std):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("build_config_json", [bert.build_config_json, gpt2.build_config_json])
+@pytest.mark.parametrize("build_config_json", [model_types.build_bert, model_types.build_gpt2])
 def test_a_block_that_bert_and_gpt_2_lack_is_not_exported_as_theirs(changes, build_config_json):
     fields = {"positions": "learned", "directionality": "bidirectional"}
-    if build_config_json is gpt2.build_config_json:
-        fields = gpt2.ARCHITECTURE.model
+    if build_config_json is model_types.build_gpt2:
+        fields = ARCHITECTURES["gpt2"].model
     assert build_config_json(change_fields(**fields), np.arange(VOCAB))
     (name,) = changes
     with pytest.raises(errors.ConfigError, match=f"^config.model.{name} = .*: expected [^\n]*$"):

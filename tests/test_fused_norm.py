@@ -10,7 +10,7 @@ import pytest
 from jax.experimental import pallas
 
 from mlm.base import config
-from mlm.models import fused_norm, layers, platform_kernels, residual, stack
+from mlm.models import fused_norm, layers, platform_kernels, stack
 
 B, L, D = 2, 32, 384  # more entries than rows of a tile, and no power of two
 MODEL = config.Model(
@@ -28,7 +28,7 @@ def platform(request, monkeypatch):
     return request.param
 
 
-class Tripled(residual.ResidualLayer):
+class Tripled(stack.ResidualLayer):
     """A layer whose sublayer triples."""
 
     @layers.nn.compact

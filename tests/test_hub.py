@@ -22,7 +22,7 @@ from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_export, hub_model, kinds
 from mlm.inference import batching, export, neighbors, pretrained_io
-from mlm.models.hub import bert, hub
+from mlm.models.hub import hub
 from mlm.training.run.directory import RunDirectory
 
 EVERY = pytest.mark.parametrize("name", theirs.FOLDERS)
@@ -62,7 +62,7 @@ def test_a_mask_in_a_text_is_the_mask_in_every_method(models, name):
 
 @EVERY
 def test_a_tied_table_is_read_by_either_name(folders, models, name, tmp_path):
-    architecture = bert.ARCHITECTURES[json.loads((folders[name] / "config.json").read_text())["model_type"]]
+    architecture = hub.ARCHITECTURES[json.loads((folders[name] / "config.json").read_text())["model_type"]]
     table = f"{architecture.prefix}.embeddings.word_embeddings.weight"
     folder = change_tensors(
         change_folder(folders, tmp_path, name),

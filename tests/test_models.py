@@ -194,8 +194,10 @@ def test_gradients_of_embeddings_add_up_in_float32():
     module = lm.EncoderLM(cfg.model, VOCAB, "learned", transformer.TransformerEncoder)
     zeros_BxL, place_BxL = jnp.zeros((64, length), jnp.int32), jnp.tile(jnp.arange(length), (64, 1))
     text = types.Tokens(zeros_BxL, zeros_BxL + 1, place_BxL, zeros_BxL)
-    params = params_of(jax.eval_shape(lambda: module.init(jax.random.key(0), text, method="embed"))["params"])
-    embed = lambda params: module.apply({"params": params}, text, method="embed")
+    params = params_of(
+        jax.eval_shape(lambda: module.init(jax.random.key(0), text, None, method="embed_tokens"))["params"]
+    )
+    embed = lambda params: module.apply({"params": params}, text, None, method="embed_tokens")
     assert jax.eval_shape(embed, params).dtype == jnp.bfloat16
     gradient = jax.jit(jax.grad(lambda params: embed(params).astype(jnp.float32).sum()))(params)
     np.testing.assert_array_equal(gradient["token"]["embedding"][0], 64 * length)

@@ -46,7 +46,7 @@ def folder(tmp_path):
 
 def test_verbalizers_name_their_labels_or_stand_in_their_order(folder):
     for given in ("0=terrible", "1=great"), ("1=great", "0=terrible"), ("terrible", "great"):
-        assert prompts.read_task("sst2", folder, words=given).prompt.verbalizers == {"0": "terrible", "1": "great"}
+        assert prompts.read_task("sst2", folder, words=given).verbalizers == {"0": "terrible", "1": "great"}
     for given, said in (("1=great", "2=bad"), "'2': expected one of 0, 1"), (("1=great",), "order, or LABEL="):
         with pytest.raises(errors.ConfigError, match=f"^--verbalizers = .*{said}"):
             prompts.read_task("sst2", folder, words=given)
@@ -76,7 +76,7 @@ def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, 
     answer = run.program.partitioner.jit_per_example(
         prompts.compute_label_log_probs,
         run.program.model,
-        prompts.encode_verbalizers(run.tokenizer, part.inputs["pattern"], task.prompt.verbalizers).tobytes(),
+        prompts.encode_verbalizers(run.tokenizer, part.inputs["pattern"], task.verbalizers).tobytes(),
     )
     assert answer(run.state, asked, None)[-1].shape == (2,)
 
@@ -168,11 +168,7 @@ def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(ru
         "evaluations": {
             "zero_shot": {
                 prompts.format_key(task): zero
-                | {
-                    "task": "sst2",
-                    "sha256": "ab",
-                    **{"pattern": task.prompt.pattern, "verbalizers": task.prompt.verbalizers},
-                }
+                | {"task": "sst2", "sha256": "ab", **{"pattern": task.pattern, "verbalizers": task.verbalizers}}
             }
         },
         "summary": {"few_shot": {prompts.format_key(task): of_all}},

@@ -107,7 +107,7 @@ def test_faults_are_one_line_with_file_and_key(folder, old, new, said):
 def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder):
     path = folder / "reviews.toml"
     task = prompts.read_task(str(path))
-    assert task.prompt == prompts.Prompt("{text} It was [MASK] .", {"bad": "terrible", "good": "great"})
+    assert task[1:3] == ("{text} It was [MASK] .", {"bad": "terrible", "good": "great"})
     assert task.dev[:2] == [["w0 w1", 1], ["w0 w2", 0]] and task.name == "reviews"
     grid = few_shot.FewShotGrid((2,), (1e-3,), 10, 10)
     assert len(few_shot.list_cases(task, grid)) == 5
@@ -135,10 +135,7 @@ def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder
             prompts.read_task(str(path), *arguments)
         assert "\n" not in str(caught.value)
     path.write_text(REVIEWS.partition("[prompt]")[0])
-    assert prompts.read_task(str(path), "", "{text} [MASK]", ("no", "yes")).prompt.verbalizers == {
-        "bad": "no",
-        "good": "yes",
-    }
+    assert prompts.read_task(str(path), "", "{text} [MASK]", ("no", "yes")).verbalizers == {"bad": "no", "good": "yes"}
 
 
 def test_similarities_of_one_s_own_pairs(folder):
@@ -165,7 +162,7 @@ def test_the_files_that_the_guides_show_are_read(tmp_path):
         (tmp_path / "reviews" / f"{name}.csv").write_text(table)
     (tmp_path / "reviews.toml").write_text(reviews)
     task = prompts.read_task(str(tmp_path / "reviews.toml"))
-    assert [*task.prompt.verbalizers] == ["animal", "other"] and len(task.train) == 2
+    assert [*task.verbalizers] == ["animal", "other"] and len(task.train) == 2
     (tmp_path / "train.tsv").write_text("question\tanswer\tscore\nw1\tw2\t0.5\n")
     (tmp_path / "dev.tsv").write_text("question\tanswer\tscore\nw1\tw2\t0.5\n")
     for number, content in enumerate(others):

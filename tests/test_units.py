@@ -191,7 +191,7 @@ def test_spans_come_in_random_order_each_from_a_word_on_up_to_a_special_token():
     def draw(key):
         length_W = masking_units.compute_span_lengths(jax.random.uniform(jax.random.fold_in(key, 1), (LENGTH,)))
         uniform = jax.random.uniform(jax.random.fold_in(key, 2), (2,))[1]
-        return masking.sample_uniforms(key, LENGTH, SLOTS, 0, 1).order_L, length_W, uniform
+        return masking.sample_uniforms(key, LENGTH, SLOTS, 0, 1)[1], length_W, uniform
 
     order_BxL, length_BxW, drawn_B = jax.device_get(draw(KEYS))
     for row in range(40):

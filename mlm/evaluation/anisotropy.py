@@ -87,7 +87,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
 
 def compute_states(model: types.Model, params, batch: types.Batch, hparams=None) -> jnp.ndarray:
     """h_BxKxLxD of a batch, unmasked. hparams: unused."""
-    return sentence_similarity.compute_layer_states(model, params, batch.text).swapaxes(0, 1)
+    assert model.encode_layers is not None
+    return model.encode_layers(params["model"], batch.text).astype(jnp.float32).swapaxes(0, 1)
 
 
 def pool_words(starts_word_BxL, ids_BxL, h_BxKxLxD) -> tuple[list[bytes], np.ndarray, np.ndarray]:

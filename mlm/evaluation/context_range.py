@@ -13,9 +13,10 @@ import numpy as np
 from mlm import models, objectives
 from mlm.base import config, types
 from mlm.base.estimates import compute_ratio
-from mlm.data.language import causal_posterior, grammar, posterior, probes
+from mlm.data.language import causal_posterior, grammar, posterior
 from mlm.data.language.grammar import Grammar
 from mlm.data.rows import loader
+from mlm.evaluation import grammar_probes
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import program
@@ -69,12 +70,11 @@ def measure_gradients(run: TrainedRun) -> dict:
     result = {}
     for name, state in (("start", initial_state), ("trained", run.state)):
         norm_BxL, distance_BxL = run.map_examples(compute_gradient_norms, split=split, max_examples=count, state=state)
-        in_bin = {bounds: probes.is_within(distance_BxL, *bounds) for bounds in TOKEN_DISTANCES}
-        result[name] = [
-            {"low": low, "high": high, "norm": float(norm_BxL[in_bin_BxL].mean()), "tokens": int(in_bin_BxL.sum())}
-            for (low, high), in_bin_BxL in in_bin.items()
-            if in_bin_BxL.any()
-        ]
+        summarize = lambda selected_BxL, norm_BxL=norm_BxL: {
+            "norm": float(norm_BxL[selected_BxL].mean()),
+            "tokens": int(selected_BxL.sum()),
+        }
+        result[name] = grammar_probes.summarize_bins(distance_BxL, TOKEN_DISTANCES, summarize)
     return result
 
 
@@ -128,8 +128,7 @@ def measure_recall(run: TrainedRun) -> dict:
 
     if not len(example_I):
         return {}
-    bins = [(low, high, probes.is_within(distance_I, low, high)) for low, high in SENTENCE_DISTANCES]
-    by_bin = [{"low": low, "high": high, **summarize(in_bin_I)} for low, high, in_bin_I in bins if in_bin_I.any()]
+    by_bin = grammar_probes.summarize_bins(distance_I, SENTENCE_DISTANCES, summarize)
     return summarize(distance_I >= 0) | {"distance": by_bin}
 
 

@@ -70,9 +70,7 @@ def can_extend(cfg: config.Config, packed: pack.PackedDataset) -> bool:
 def evaluate_milestones(workdir: str, list_cases: Callable, overrides: Mapping[str, Any]) -> dict[int, dict]:
     """Evaluates the milestones of a run; returns the contents of evaluations.json by step. Raises ConfigError for none.
 
-    Args:
-        list_cases: (run) -> its cases, which all milestones share.
-        overrides: as in trained_run.load.
+    list_cases: (run) -> its cases, which all milestones share; overrides: the settings of trained_run.load.
     """
     RunDirectory(workdir).require_identity()
     cases, by_step = None, {}

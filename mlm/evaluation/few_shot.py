@@ -44,10 +44,6 @@ class FewShotGrid(NamedTuple):
     steps: int
     every: int  # steps between evaluations on the selection sample
 
-    def get_learning_rates(self, width: int) -> tuple[float, ...]:
-        """The rates to try with a model of this width."""
-        return self.learning_rates or finetuning_recipe.get_learning_rates(width, PAPER_RATES)
-
 
 def get_unsupported_reason(cfg: config.Config) -> str:
     """Why a run of this config has no such evaluation; empty if it has one."""
@@ -76,7 +72,7 @@ def list_cases(task: PromptTask, grid: FewShotGrid) -> list[EvaluationCase]:
     zero_shot = prompts.make_zero_shot_case(task)
     cases = []
     for seed in SEEDS:
-        train, selection = sample_examples(task.train, len(task.prompt.verbalizers), seed)
+        train, selection = sample_examples(task.train, len(task.verbalizers), seed)
         inputs = {"train": train, "selection": selection, "seed": seed, "grid": list(grid), "format": FORMAT}
         name = f"{zero_shot.name}/{seed}"
         cases.append(EvaluationCase("few_shot", name, zero_shot.inputs | inputs, zero_shot.metadata, announcement))
@@ -114,10 +110,8 @@ def build_objective(verbalizer_C: np.ndarray) -> types.Objective:
         nats_B = -jnp.take_along_axis(log_prob_BxC, batch.labels["label_B"][:, None], axis=1)[:, 0]
         return types.LossSums({"prompt": nats_B}, {"prompt": jnp.ones_like(nats_B)}, {})
 
-    def eval_mask(text, key_B, hparams):  # its own, so that the output layer is trained
-        raise AssertionError("a prompt is scored by its labels")
-
-    return types.Objective(loss=loss, eval_mask=eval_mask, scores=())
+    mask_nothing = lambda text, key_B, hparams: text.ids_BxL < 0  # its own, so that the output layer is trained
+    return types.Objective(loss=loss, eval_mask=mask_nothing, scores=())
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
@@ -128,42 +122,39 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """
     inputs, eval_batch_size = case.inputs, run.cfg.eval.batch_size
     grid = FewShotGrid(*inputs["grid"])
-    rates = grid.get_learning_rates(run.cfg.model.width)
+    rates = grid.learning_rates or finetuning_recipe.get_learning_rates(run.cfg.model.width, PAPER_RATES)
     verbalizer_C = prompts.encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
     (train, train_label_N, _), (selection, selection_label_N, _), (dev, dev_label_N, truncated) = (
         prompts.read_queries(run, inputs, name) for name in ("train", "selection", "examples")
     )
     params = run.program.partitioner.get_state(run.state).params
     best: tuple = ((-1.0, 0.0),)
-    trials, finished = len(grid.batch_sizes) * len(rates), 0
-    for batch_size in grid.batch_sizes:
+    trials = [*itertools.product(grid.batch_sizes, rates)]
+    for finished, (batch_size, rate) in enumerate(trials):
         cfg = make_config(run.cfg, batch_size, grid.steps)
         model = objectives.shift_states(cfg, run.program.model)
         static_cfg = program.make_static_config(cfg)
         objective, partitioner, score = compile_steps(static_cfg, model, verbalizer_C.tobytes())
-        for rate in rates:
-            hparams = program.make_train_hparams(cfg)._replace(
-                seed=np.uint32(inputs["seed"]), learning_rate=np.float32(rate)
-            )
-            state = partitioner.put_state(init_state(static_cfg, objective, params, hparams))
-            train_batches = iterate_batches(train, train_label_N, batch_size, grid.steps, inputs["seed"])
-            for step, batch in enumerate(train_batches, 1):
-                state, _ = partitioner.train_step(state, partitioner.put_batch(batch), hparams)
-                if step % grid.every and step < grid.steps:
-                    continue
-                quality = compute_quality(score(state, selection, eval_batch_size), selection_label_N)
-                progress((finished + step / grid.steps) / trials)
-                if quality > best[0]:
-                    trial = {"batch_size": batch_size, "learning_rate": rate, "steps": step}
-                    best = (quality, trial, partitioner.get_state(state), partitioner, score)
-            finished += 1
+        seed, learning_rate = np.uint32(inputs["seed"]), np.float32(rate)
+        hparams = program.make_train_hparams(cfg)._replace(seed=seed, learning_rate=learning_rate)
+        state = partitioner.put_state(init_state(static_cfg, objective, params, hparams))
+        train_batches = iterate_batches(train, train_label_N, batch_size, grid.steps, inputs["seed"])
+        for step, batch in enumerate(train_batches, 1):
+            state, _ = partitioner.train_step(state, partitioner.put_batch(batch), hparams)
+            if step % grid.every and step < grid.steps:
+                continue
+            quality = compute_quality(score(state, selection, eval_batch_size), selection_label_N)
+            progress((finished + step / grid.steps) / len(trials))
+            if quality > best[0]:
+                trial = {"batch_size": batch_size, "learning_rate": rate, "steps": step}
+                best = (quality, trial, partitioner.get_state(state), partitioner, score)
     (accuracy, _), trial, state, partitioner, score = best
     predicted_N = score(partitioner.put_state(state), dev, eval_batch_size).argmax(-1)
     return {
         "examples": len(dev_label_N),
         "truncated": truncated,
         "seed": inputs["seed"],
-        "trials": trials,
+        "trials": len(trials),
         "selected": trial | {"accuracy": accuracy},
         **prompts.compute_scores(predicted_N, dev_label_N, inputs),
     }

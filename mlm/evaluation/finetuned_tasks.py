@@ -162,10 +162,7 @@ def _summarize_task(results: Sequence[dict]) -> dict:
 
 
 def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
-    """The score of each task and variant on dev: the mean over fine-tuning seeds.
-
-    The standard error over examples is given for a single seed.
-    """
+    """The mean over fine-tuning seeds of each task and variant on dev; of a single seed with an error over examples."""
     baselines = get_results(contents, "text_baseline")
     for task in get_summary(contents, "finetuned_tasks").values():
         yield _build_score(task, baselines.get(task["task"], {}))

@@ -3,7 +3,7 @@
 Letters in array names: I items of a probe, W words of the language, V vocabulary; others as in types.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,9 @@ from mlm import objectives
 from mlm.base import config, types
 from mlm.base.special import MASK
 from mlm.data.language import grammar, probes
-from mlm.data.rows import loader
 from mlm.evaluation import sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
-from mlm.training.step import parallel
-from mlm.training.step.program import make_eval_hparams
 
 MAX_ITEMS = 200  # of each distance
 BINS = {
@@ -58,33 +55,32 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         return {}
     entry = {piece: i for i, piece in enumerate(packed.tokenizer.pieces)}
     entry_W = np.array([entry[word] for word in language.words])
-    partitioner = run.program.partitioner
-    score_batch = partitioner.jit_per_example(compute_masked_log_probs, objectives.shift_states(cfg, run.program.model))
-    batches = map(partitioner.put_batch, iterate_masked_batches(cfg, packed.validation, items))
-    log_probs = [score_batch(run.state, batch, make_eval_hparams(cfg)) for batch in batches]
-    log_prob_IxV = np.concatenate(log_probs)[: len(weight_I)]
+    split = {name: np.array(column[items.example_I]) for name, column in packed.validation.items()}
+    split["ids"][np.arange(len(weight_I)), items.position_I] = MASK
+    model = objectives.shift_states(cfg, run.program.model)
+    log_prob_IxV = run.map_examples(compute_masked_log_probs, split=split, model=model)
     correct_I = probes.is_correct(items, log_prob_IxV[:, entry_W])
     optimum_I = probes.score_optimum(language, words_NxL, items)
 
-    def summarize(weight_I):
-        accuracy, error = probes.compute_accuracy(items, correct_I, weight_I)
+    def summarize(selected_I):
+        selected_weight_I = weight_I * selected_I
+        accuracy, error = probes.compute_accuracy(items, correct_I, selected_weight_I)
         return {
-            "items": int((weight_I > 0).sum()),
+            "items": int(selected_I.sum()),
             "accuracy": accuracy,
             "accuracy_se": error,
-            "optimum": probes.compute_accuracy(items, optimum_I, weight_I)[0],
+            "optimum": probes.compute_accuracy(items, optimum_I, selected_weight_I)[0],
         }
 
-    def summarize_bins(name, bins):
-        value_I = getattr(items, f"{name}_I")
-        weights = [(low, high, weight_I * probes.is_within(value_I, low, high)) for low, high in bins]
-        return [
-            {"low": low, "high": high, **summarize(bin_weight_I)}
-            for low, high, bin_weight_I in weights
-            if bin_weight_I.any()
-        ]
+    return summarize(weight_I > 0) | {
+        name: summarize_bins(getattr(items, f"{name}_I"), bins, summarize) for name, bins in BINS[case.name].items()
+    }
 
-    return summarize(weight_I) | {name: summarize_bins(name, bins) for name, bins in BINS[case.name].items()}
+
+def summarize_bins(value, bins: Sequence[tuple], summarize: Callable[[np.ndarray], dict]) -> list[dict]:
+    """The summary of the items of each bin that holds some; summarize: (which items) -> their summary."""
+    selections = [(low, high, probes.is_within(value, low, high)) for low, high in bins]
+    return [{"low": low, "high": high, **summarize(selected)} for low, high, selected in selections if selected.any()]
 
 
 def compute_masked_log_probs(model: types.Model, params, batch: types.Batch, hparams: types.TracedHparams):
@@ -93,14 +89,3 @@ def compute_masked_log_probs(model: types.Model, params, batch: types.Batch, hpa
     position_B = (batch.text.ids_BxL == MASK).argmax(-1)
     h_BxD = jnp.take_along_axis(h_BxLxD, position_B[:, None, None], axis=1)[:, 0]
     return jax.nn.log_softmax(model.logits(params["model"], h_BxD))
-
-
-def iterate_masked_batches(cfg: config.Config, split: loader.Columns, items) -> Iterator[types.Batch]:
-    """This process's batches of the items' examples, each with the item's word masked; the last one is padded."""
-    size, local_slice = cfg.eval.batch_size, parallel.process_slice(cfg.eval.batch_size)
-    for first in range(0, len(items.example_I), size):
-        slot_B = np.arange(first, first + size, dtype=np.int32)[local_slice]
-        item_B = np.minimum(slot_B, len(items.example_I) - 1)
-        batch = loader.read_batch(split, items.example_I[item_B], slot_B)
-        batch.text.ids_BxL[np.arange(len(item_B)), items.position_I[item_B]] = MASK
-        yield batch

@@ -4,8 +4,6 @@ Of BLiMP (Warstadt et al. 2020), and of other suites of its form.
 """
 
 import argparse
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,15 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlm import models, objectives
-from mlm.base import config, errors, files, warnings_
-from mlm.base.estimates import (
-    PERCENT,
-    EvaluationMetric,
-    EvaluationScore,
-    ItemInterval,
-    mean_share_interval,
-    wilson_interval,
-)
+from mlm.base import config, errors, estimates, files, warnings_
 from mlm.data.tasks import examples
 from mlm.data.text import records
 from mlm.evaluation import evaluations, sentence_scores
@@ -98,7 +88,7 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
     sizes = [len(one.sentences) for one in paradigms]
     is_benchmark = set(available) >= SAMPLE_PARADIGMS and sizes == NUM_PARADIGMS * [2 * NUM_PAIRS]
     name = suite_name or (BENCHMARK if is_benchmark else _make_suite_name(folder.resolve().name) or "pairs")
-    digest = hashlib.sha256(json.dumps([(one.name, one.sentences) for one in paradigms]).encode()).hexdigest()
+    digest = files.json_sha256([(one.name, one.sentences) for one in paradigms])
     chosen = [one for one in paradigms if not names or one.name in names]
     return Suite(name, digest, [one._replace(sentences=one.sentences[: 2 * max_pairs or None]) for one in chosen])
 
@@ -205,16 +195,18 @@ def _average_accuracies(paradigms):
     for name in (f"{metric}_accuracy" for metric in METRICS):
         accuracies = [paradigm[name] for paradigm in paradigms]
         result[name] = float(np.mean(accuracies))
-        result[f"{name}_low"], result[f"{name}_high"] = mean_share_interval(accuracies, pairs)
+        result[f"{name}_low"], result[f"{name}_high"] = estimates.mean_share_interval(accuracies, pairs)
     return result
 
 
-def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
+def list_scores(contents: Mapping[str, Any]) -> Iterator[estimates.EvaluationScore]:
     """The accuracy on each suite."""
     for suite in get_summary(contents, "minimal_pairs").values():
         overall, name = suite["overall"], suite["suite"]
-        yield EvaluationScore(
-            EvaluationMetric(f"pairs_{name}", "accuracy on pairs", suite["sha256"], name, "%", ".1f", PERCENT),
+        yield estimates.EvaluationScore(
+            estimates.EvaluationMetric(
+                f"pairs_{name}", "accuracy on pairs", suite["sha256"], name, "%", ".1f", estimates.PERCENT
+            ),
             100 * overall[f"{METRIC}_accuracy"],
             note=f"mean of {overall['paradigms']:,} paradigms, {overall['pairs']:,} pairs in all, by {METRIC_TITLE}",
             interval=(100 * overall[f"{METRIC}_accuracy_low"], 100 * overall[f"{METRIC}_accuracy_high"]),
@@ -256,8 +248,8 @@ def build_row(phenomenon: str, paradigm: str, result: Mapping) -> dict:
     row = {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": result["pairs"]}
     for metric in TITLES:
         accuracy = result[f"{metric}_accuracy"]
-        low, high = wilson_interval(accuracy, result["pairs"])
+        low, high = estimates.wilson_interval(accuracy, result["pairs"])
         if "paradigms" in result:
             low, high = (result[f"{metric}_accuracy_{end}"] for end in ("low", "high"))
-        row[metric] = ItemInterval(100 * accuracy, 100 * low, 100 * high)
+        row[metric] = estimates.ItemInterval(100 * accuracy, 100 * low, 100 * high)
     return row

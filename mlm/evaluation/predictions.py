@@ -36,13 +36,12 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
-    """The objective's scores on the split, and `count_labels` of it.
+    """The objective's scores on the split, and `count_labels` of it; also writes a file of predictions.
 
-    Also writes a file of predictions, a line of JSON for each example.
-
-    A line holds the "id", the "gold" label, the "predicted" one and its "score": the log-probability of the prediction,
-    or for extractive QA the logits of the answer less those of no answer. In tagging each word with a label is an
-    example, by "id" and "word"; a word that could not be scored has null for its prediction and score.
+    It has a line of JSON for each example, with its "id", the "gold" label, the "predicted" one and its "score": the
+    log-probability of the prediction, or for extractive QA the logits of the answer less those of no answer. In tagging
+    each word with a label is an example, by "id" and "word"; a word that could not be scored has null for its
+    prediction and score.
     """
     packed = run.load_data()
     known = {}

@@ -16,17 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm import objectives
-from mlm.base import errors, types
-from mlm.base.estimates import (
-    PERCENT,
-    Estimate,
-    EvaluationMetric,
-    EvaluationScore,
-    ItemInterval,
-    SeedRange,
-    compute_score,
-    wilson_interval,
-)
+from mlm.base import errors, estimates, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.tasks import splits, task_file, tasks
@@ -42,31 +32,23 @@ from mlm.training.run.trained_run import TrainedRun
 
 MASK_PLACE, TEXT_PLACE, SECOND_PLACE = "[MASK]", "{text}", "{second}"
 FORMAT = 1  # of the results: raise it when their meaning changes
+SCORE_NAMES = ("accuracy", "f1", "matthews")
 get_unsupported_reason = sentence_scores.get_unsupported_reason
 
 
-class Prompt(NamedTuple):
-    """A task as a text. The pattern's words are separated by spaces; the places stand for the texts and the mask."""
-
-    pattern: str = ""
-    verbalizers: Mapping[str, str] = {}  # a word for each label, by the label's name in the files
-
-
-SCORE_NAMES = ("accuracy", "f1", "matthews")
-
-
 class PromptTask(NamedTuple):
-    """A task's prompt and examples; an example is a list of its texts and the index of its label."""
+    """A task as a text, and its examples; an example is a list of its texts and the index of its label."""
 
     name: str
-    prompt: Prompt
+    pattern: str  # words separated by spaces; the places stand for the texts and the mask
+    verbalizers: Mapping[str, str]  # a word for each label, by the label's name in the files
     train: list
     dev: list
     scores: tuple[str, ...]  # in addition to accuracy
 
 
 def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[str] = ()) -> PromptTask:
-    """Reads a task from its files.
+    """Reads a task from its files. Raises ConfigError for what is wrong in it, and as splits.open_task does.
 
     Args:
         name: a classification task of TASKS, or a task file (.toml), whose table "prompt" may have a pattern and
@@ -74,38 +56,37 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         folder: the folder of the task's files; a task file says where they are.
         pattern: replaces that of the task file, or of TASKS.
         words: replace the verbalizers of these, as `parse_verbalizers` reads them.
-
-    Raises:
-        ConfigError: the task, its pattern or its verbalizers are wrong; and as splits.open_task does.
     """
     if name.endswith(task_file.SUFFIX):
         errors.require(not folder, "--task_path", folder, f"no folder, since {name} says where its files are")
         file, own = name, task_file.read_task_file("--prompt", name)
-        name, settings, default = own.name, own.fields, Prompt(own.pattern, own.verbalizers)
+        name, settings, default_pattern, default_words = own.name, own.fields, own.pattern, own.verbalizers
     else:
         known = [task for task, row in tasks.TASKS.items() if LABELLED_OBJECTIVES[row.objective].classifies_texts]
         errors.require_one_of("--prompt", name, known)
         is_folder = os.path.isdir(os.path.expanduser(folder))
         errors.require(is_folder, "--task_path", folder, f"the folder of {name}'s files")
-        file, default = "", Prompt(**tasks.TASKS[name].prompt)
+        file, prompt = "", tasks.TASKS[name].prompt
+        default_pattern, default_words = prompt.get("pattern", ""), prompt.get("verbalizers", {})
         settings = {"data.task": name, "data.task_path": folder}
-        if default.verbalizers:
-            settings["data.labelled.labels"] = ",".join(default.verbalizers)
+        if default_words:
+            settings["data.labelled.labels"] = ",".join(default_words)
     cfg = tasks.resolve_task(settings)
     expected = "classification, since it is prompted"
     classifies_texts = LABELLED_OBJECTIVES[cfg.objective].classifies_texts
     errors.require(classifies_texts, f"{file}: objective", cfg.objective, expected)
     labels = splits.list_classes(cfg)
-    field = f"{file}: prompt.pattern" if file and default.pattern and not pattern else "--pattern"
-    check_pattern(pattern or default.pattern, bool(cfg.data.labelled.text_pair_column), field)
-    if words or not default.verbalizers:
+    field = f"{file}: prompt.pattern" if file and default_pattern and not pattern else "--pattern"
+    pattern = pattern or default_pattern
+    check_pattern(pattern, bool(cfg.data.labelled.text_pair_column), field)
+    if words or not default_words:
         verbalizers = parse_verbalizers(words, labels, name)
     else:
-        for label in default.verbalizers:
+        for label in default_words:
             require_column(label, labels, f"{file}: prompt.verbalizers", "label")
-        missing = [label for label in labels if label not in default.verbalizers]
-        errors.require(not missing, f"{file}: prompt.verbalizers", [*default.verbalizers], f"also {', '.join(missing)}")
-        verbalizers = {label: default.verbalizers[label] for label in labels}
+        missing = [label for label in labels if label not in default_words]
+        errors.require(not missing, f"{file}: prompt.verbalizers", [*default_words], f"also {', '.join(missing)}")
+        verbalizers = {label: default_words[label] for label in labels}
     source = splits.open_task(cfg)
     label_index = {label: index for index, label in enumerate(labels)}
 
@@ -116,8 +97,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
     if "f1" in score_names:
         scores.build_score("f1", "weight", labels)  # of two labels alone
     other_scores = tuple(score for score in score_names if score != "accuracy")
-    prompt = Prompt(pattern or default.pattern, verbalizers)
-    return PromptTask(name, prompt, read_examples("train"), read_examples("validation"), other_scores)
+    return PromptTask(name, pattern, verbalizers, read_examples("train"), read_examples("validation"), other_scores)
 
 
 def parse_verbalizers(words: Sequence[str], labels: Sequence[str], task: str) -> dict[str, str]:
@@ -155,7 +135,7 @@ def check_pattern(pattern: str, is_pair: bool, field: str = "--pattern") -> None
 def make_zero_shot_case(task: PromptTask) -> EvaluationCase:
     """The case of a task's dev split. Another pattern or other verbalizers make another case."""
     ((majority, _),) = Counter(label for *_, label in task.train).most_common(1)
-    prompt = {"pattern": task.prompt.pattern, "verbalizers": dict(task.prompt.verbalizers)}
+    prompt = {"pattern": task.pattern, "verbalizers": dict(task.verbalizers)}
     inputs = prompt | {"examples": task.dev, "majority": majority, "scores": task.scores, "format": FORMAT}
     words = ", ".join(f"{label}={word}" for label, word in prompt["verbalizers"].items())
     announcement = f"prompt: {prompt['pattern']!r}, verbalizers: {words}"
@@ -164,7 +144,7 @@ def make_zero_shot_case(task: PromptTask) -> EvaluationCase:
 
 def format_key(task: PromptTask) -> str:
     """The name of a prompted task in evaluations.json, with a digest of its prompt."""
-    prompt = json.dumps([task.prompt.pattern, dict(task.prompt.verbalizers)])
+    prompt = json.dumps([task.pattern, dict(task.verbalizers)])
     return f"{task.name}-{hashlib.sha256(prompt.encode()).hexdigest()[:6]}"
 
 
@@ -293,15 +273,17 @@ def compute_scores(predicted_N, label_N, inputs: Mapping) -> dict:
     }
     result: dict = {}
     for name in ("accuracy", *inputs["scores"]):
-        result[name], result[f"{name}_se"] = compute_score(scores.build_score(name, "weight", labels), columns)
+        result[name], result[f"{name}_se"] = estimates.compute_score(
+            scores.build_score(name, "weight", labels), columns
+        )
     shares = {label: float((predicted_N == index).mean()) for index, label in enumerate(labels)}
     return result | {"majority": float((label_N == inputs["majority"]).mean()), "predicted": shares}
 
 
-def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
+def list_scores(contents: Mapping[str, Any]) -> Iterator[estimates.EvaluationScore]:
     """The accuracy of each task as a prompt."""
     for result in get_results(contents, "zero_shot").values():
-        yield EvaluationScore(
+        yield estimates.EvaluationScore(
             make_metric("zero_shot", "zero-shot", result),
             100 * result["accuracy"],
             100 * result["accuracy_se"],
@@ -309,10 +291,12 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
         )
 
 
-def make_metric(evaluation: str, title: str, result: Mapping) -> EvaluationMetric:
+def make_metric(evaluation: str, title: str, result: Mapping) -> estimates.EvaluationMetric:
     """The accuracy, in per cent, of a task as a prompt."""
     task = result["task"]
-    return EvaluationMetric(f"{evaluation}_{task}", title, result["sha256"], task, "%", ".1f", PERCENT)
+    return estimates.EvaluationMetric(
+        f"{evaluation}_{task}", title, result["sha256"], task, "%", ".1f", estimates.PERCENT
+    )
 
 
 def build_tables(contents: Mapping[str, Any]) -> list[EvaluationTable]:
@@ -323,11 +307,11 @@ def build_tables(contents: Mapping[str, Any]) -> list[EvaluationTable]:
         row = {name: result[name] for name in ("task", "pattern", "examples", "truncated", "majority")}
         row |= {
             "words": " / ".join(result["verbalizers"].values()),
-            "zero_shot": ItemInterval(accuracy, *wilson_interval(accuracy, result["examples"])),
+            "zero_shot": estimates.ItemInterval(accuracy, *estimates.wilson_interval(accuracy, result["examples"])),
         }
         if key in few_shot:
             means = few_shot[key]
-            estimate_class = Estimate if means["samples"] != 2 else SeedRange
+            estimate_class = estimates.Estimate if means["samples"] != 2 else estimates.SeedRange
             row["few_shot"] = estimate_class(means["accuracy"], means["accuracy_low"], means["accuracy_high"])
         rows.append(row)
     columns = (

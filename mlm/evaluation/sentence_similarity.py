@@ -47,12 +47,6 @@ def read_flags(args: argparse.Namespace):
     return lambda run: cases
 
 
-def compute_layer_states(model: types.Model, params, tokens: types.Tokens) -> jnp.ndarray:
-    """h_KxBxLxD, float32: the embeddings first, the last layer's states last. params: those of the model alone."""
-    assert model.encode_layers is not None
-    return model.encode_layers(params["model"], tokens).astype(jnp.float32)
-
-
 def list_cases(field: str, path: str) -> list[EvaluationCase]:
     """A case for each split, dev and test, of STS_TASK in a folder, or of a task file with pairs and their similarity.
 
@@ -100,10 +94,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     first_P, second_P = (np.array([index[pair[side]] for pair in pairs]) for side in (0, 1))
     similarity_P = np.array([value for *_, value in pairs])
     embeddings, truncated = embed_sentences(run, texts, progress)
-
-    def correlate(h_SxD):
-        return compute_correlations(compute_cosines(h_SxD[first_P], h_SxD[second_P]), similarity_P)
-
+    correlate = lambda h_SxD: compute_correlations(compute_cosines(h_SxD[first_P], h_SxD[second_P]), similarity_P)
     # [CLS] comes first, so that in these models it has seen no other token.
     poolings = ["mean"] if run.cfg.model.directionality in ("causal", "two_stack") else ["cls", "mean"]
     poolings += embeddings.keys() & {TRAINED}
@@ -156,7 +147,8 @@ def embed_sentences(
 def compute_sentence_embeddings(model: types.Model, pooling: str, params, ids_BxL, hparams=None) -> tuple:
     """The "cls", "mean", "static" and, by a pooling, TRAINED embeddings of `embed_sentences`. hparams: unused."""
     tokens = forward_passes.make_tokens(ids_BxL)
-    h_KxBxLxD = compute_layer_states(model, params, tokens)
+    assert model.encode_layers is not None
+    h_KxBxLxD = model.encode_layers(params["model"], tokens).astype(jnp.float32)
     is_text_BxL = ((ids_BxL != PAD) & (ids_BxL != CLS) & (ids_BxL != SEP)).astype(jnp.float32)
     weight_BxL = is_text_BxL / jnp.maximum(is_text_BxL.sum(-1, keepdims=True), 1)
     table_VxD = params["model"]["token"]["embedding"].astype(jnp.float32)

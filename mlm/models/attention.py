@@ -56,8 +56,8 @@ class AttentionBlock(nn.Module):
 
     def setup(self):
         """Declares the layers, of which model.qk_norm and model.attention_gate add some."""
-        if self.model.qk_norm:
-            self.q_norm, self.k_norm = layers.norm(self.model), layers.norm(self.model)
+        norms = (layers.norm(self.model), layers.norm(self.model)) if self.model.qk_norm else (lambda x: x,) * 2
+        self.q_norm, self.k_norm = norms  # over each head (Henry et al. 2020; Dehghani et al. 2023, arXiv 2302.05442)
         if self.model.attention_gate:
             self.gate = layers.dense(self.model, self.model.num_heads)
         self.out = layers.residual_dense(self.model)
@@ -66,14 +66,6 @@ class AttentionBlock(nn.Module):
         """x_BxLxPxHxd: the heads of each of P parts of the last axis."""
         num_heads, head_dim = self.model.num_heads, self.model.width // self.model.num_heads
         return x_BxLxE.reshape(*x_BxLxE.shape[:2], num_parts, num_heads, head_dim)
-
-    def normalize_queries(self, q_BxLxHxd):
-        """The queries after a norm over each head (Henry et al. 2020; Dehghani et al. 2023, arXiv 2302.05442)."""
-        return self.q_norm(q_BxLxHxd) if self.model.qk_norm else q_BxLxHxd
-
-    def normalize_keys(self, k_BxSxHxd):
-        """The keys after a norm over each head."""
-        return self.k_norm(k_BxSxHxd) if self.model.qk_norm else k_BxSxHxd
 
     def project_out(self, x_BxLxD, out_BxLxHxd):
         """out_BxLxD of the heads, each gated by the block's input x_BxLxD (Qiu et al. 2025, arXiv 2505.06708)."""
@@ -110,12 +102,12 @@ class Attention(AttentionBlock):
 
     def project(self, x_BxLxD):
         """q, k and v, each BxLxHxd."""
-        if platform_kernels.copies_parts() and not self.is_initializing():
+        if platform_kernels.find_platform() == "tpu" and not self.is_initializing():  # its compiler copies split parts
             parts_BxLxD = layers.apply_parts(self.qkv, 3, x_BxLxD)
             q, k, v = (self.split_heads(part_BxLxD, 1).squeeze(2) for part_BxLxD in parts_BxLxD)
         else:
             q, k, v = (part.squeeze(2) for part in jnp.split(self.split_heads(self.qkv(x_BxLxD), 3), 3, 2))
-        return self.normalize_queries(q), self.normalize_keys(k), v
+        return self.q_norm(q), self.k_norm(k), v
 
 
 class CrossAttention(AttentionBlock):
@@ -130,11 +122,11 @@ class CrossAttention(AttentionBlock):
     def project_source(self, source_BxSxD):
         """k and v of the source, each BxSxHxd."""
         kv_BxSx2xHxd = self.split_heads(self.source(source_BxSxD), 2)
-        return self.normalize_keys(kv_BxSx2xHxd[:, :, 0]), kv_BxSx2xHxd[:, :, 1]
+        return self.k_norm(kv_BxSx2xHxd[:, :, 0]), kv_BxSx2xHxd[:, :, 1]
 
     def __call__(self, x_BxLxD, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
         """Returns out_BxLxD; S keys and values come from `project_source`."""
-        q_BxLxHxd = self.normalize_queries(self.split_heads(self.query(x_BxLxD), 1)[:, :, 0])
+        q_BxLxHxd = self.q_norm(self.split_heads(self.query(x_BxLxD), 1)[:, :, 0])
         out_BxLxHxd = attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B)
         is_seeing_BxLx1x1 = visible_Bx1xLxS.any(-1).swapaxes(1, 2)[..., None]
         return self.project_out(x_BxLxD, jnp.where(is_seeing_BxLx1x1, out_BxLxHxd, 0))

@@ -2,13 +2,11 @@
 
 Ours is for CPU and has dropout. The operands of each product have one type and the memory layout that XLA's fast matrix
 kernels need; its result is float32. Long examples are computed in blocks of queries, whose weights the backward pass
-recomputes, so that memory is linear in the length of an example (except for the mask, which all heads and layers
-share).
+recomputes, so that memory is linear in the length of an example, but for the mask, which all heads and layers share.
 
 The fused ones, cuDNN's and JAX's for TPUs (splash), store no weights, as FlashAttention (Dao et al. 2022, arXiv
-2205.14135); cuDNN reads a mask beside that. Splash attention reads none: each token has the number of its segment, and
-windows and causal order follow from positions. Neither has dropout by an example's key, so that training with
-config.model.attention_dropout > 0 uses the plain formula.
+2205.14135), and drop none by an example's key. cuDNN reads a mask; splash attention reads the number of each token's
+segment, and windows and causal order follow from positions.
 
 Letters in array names: B examples, H heads of d entries, L queries, S keys.
 """
@@ -18,11 +16,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import ad_checkpoint
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from mlm.base import config
-from mlm.models import layers, platform_kernels, positions, stack
+from mlm.models import layers, platform_kernels, positions
 
 MAX_QUERIES_UNBLOCKED = 256  # up to here the forward pass stores all weights for the backward pass
 QUERIES_PER_BLOCK = 128  # in longer examples
@@ -44,9 +41,8 @@ def attend_by_blocks(q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B, ra
     if L <= MAX_QUERIES_UNBLOCKED or L % QUERIES_PER_BLOCK:
         out_BxHxLxd = attend_block(rate, q, k, v, visible_Bx1xLxS, key_B, 0)
         return jnp.swapaxes(out_BxHxLxd, 1, 2)  # pyright: ignore[reportArgumentType]
-
-    def split_blocks(x):
-        return jnp.moveaxis(x.reshape(*x.shape[:2], L // QUERIES_PER_BLOCK, QUERIES_PER_BLOCK, x.shape[3]), 2, 0)
+    split = L // QUERIES_PER_BLOCK, QUERIES_PER_BLOCK
+    split_blocks = lambda x: jnp.moveaxis(x.reshape(*x.shape[:2], *split, x.shape[3]), 2, 0)
 
     @jax.checkpoint
     def attend_one(operands):
@@ -131,7 +127,7 @@ def can_use_cudnn(model: config.Model, q_BxLxHxd, k_BxSxHxd, visible_Bx1xLxS, ra
 
 def attend_by_cudnn(q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS):
     """out_BxLxHxd: attention over the visible keys; what it reads is saved, which costs what its product would."""
-    qkv = (ad_checkpoint.checkpoint_name(x, stack.FUSED_KERNEL) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
+    qkv = map(platform_kernels.mark_saved, (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
     return jax.nn.dot_product_attention(*qkv, mask=visible_Bx1xLxS, implementation="cudnn")
 
 
@@ -150,7 +146,7 @@ def attend_by_splash(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segmen
     """out_BxLxHxd: attention over the keys that the segments allow."""
     q_BxLxHxd = (q_BxLxHxd * q_BxLxHxd.shape[-1] ** -0.5).astype(k_BxLxHxd.dtype)
     q_BxHxLxd, k_BxHxLxd, v_BxHxLxd = (
-        ad_checkpoint.checkpoint_name(x.swapaxes(1, 2), stack.FUSED_KERNEL) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
+        platform_kernels.mark_saved(x.swapaxes(1, 2)) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
     )
     operands = q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, segments.ids_BxL
     everywhere, local = (functools.partial(_run_splash, segments.is_causal, window) for window in (0, segments.window))
@@ -175,6 +171,8 @@ def _run_splash(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, i
         half = window // 2 if window else None
         mask = splash.LocalMask((L, L), (half, 0 if is_causal else half), offset=0)
     kernel = splash.make_splash_mha_single_device(
-        splash.MultiHeadMask([mask] * H), block_sizes=block_sizes, residual_checkpoint_name=stack.FUSED_KERNEL
+        splash.MultiHeadMask([mask] * H),
+        block_sizes=block_sizes,
+        residual_checkpoint_name=platform_kernels.FUSED_KERNEL,
     )
     return jax.vmap(kernel)(q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, splash.SegmentIds(ids_BxL, ids_BxL))

@@ -3,15 +3,17 @@
 Letters in array names: S tokens of the source, R slots of the cache, H heads of d entries.
 """
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import attention, incremental, layers, positions, residual, stack
+from mlm.models import attention, incremental, layers, positions, stack
 
 
-class DecoderLayer(residual.ResidualLayer):
+class DecoderLayer(stack.ResidualLayer):
     """Causal self-attention, attention to the source, and an MLP."""
 
     @nn.compact
@@ -32,21 +34,12 @@ class DecoderLayer(residual.ResidualLayer):
         return self.add("mlp", layers.MLP(self.model, name="mlp"), x_BxLxD, keys[4])
 
 
-class TransformerDecoder(nn.Module):
-    """The states h_BxLxD of tokens; visible_BxLxS: the tokens of the source that each one sees."""
+def prepare(module: nn.Module, x_BxLxD, segments_BxL, source_BxSxD, visible_BxLxS):
+    """(x_BxLxD, what the layers share): a token sees its own segment up to itself, and visible_BxLxS of the source."""
+    return x_BxLxD, (positions.declare_context(module, segments_BxL), source_BxSxD, visible_BxLxS[:, None])
 
-    model: config.Model
 
-    @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, source_BxSxD, visible_BxLxS, key_B):
-        """Returns h_BxLxD; a token sees its own segment up to itself. Post-norm layers get no final norm."""
-        causal_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
-        visible_BxLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :]) & causal_LxL
-        segments, table = positions.Segments(segments_BxL, is_causal=True), positions.declare_table(self)
-        context = positions.make_context(self.model, visible_BxLxL[:, None], table, segments=segments)
-        shared = context, source_BxSxD, visible_BxLxS[:, None]
-        h_BxLxD = stack.Stack(self.model, DecoderLayer, name="stack")(x_BxLxD, shared, key_B)
-        return layers.final_norm(self.model, h_BxLxD)
+TransformerDecoder = functools.partial(stack.NormalizedStack, layer=DecoderLayer, prepare=prepare)
 
 
 def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: int) -> dict:

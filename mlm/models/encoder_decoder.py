@@ -26,8 +26,7 @@ class EncoderDecoder(lm.TokenLM):
         """Declares the parts; the encoder is always bidirectional."""
         model = self.model
         embedding_init = nn.initializers.truncated_normal(model.init_std or layers.embedding_dim(model) ** -0.5)
-        # As in section 3.4, except with learned positions.
-        is_scaled = self.positions != "learned"
+        is_scaled = self.positions != "learned"  # with others as in section 3.4
         self.declare_tokens(embedding_init, is_scaled=is_scaled, has_bias=model.bias != "none")
         self.encoder = ENCODERS[model.cell](dataclasses.replace(model, directionality="bidirectional"))
         self.decoder = DECODERS[model.cell](model)
@@ -53,7 +52,7 @@ class EncoderDecoder(lm.TokenLM):
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
     """The pure functions of the model over a vocabulary of this size."""
-    model = dataclasses.replace(model, lm_head="linear", embed_norm=False, type_vocab_size=0)
+    model = dataclasses.replace(model, directionality="causal", lm_head="linear", embed_norm=False, type_vocab_size=0)
     module = EncoderDecoder(model, vocab_size, "none" if model.cell == "gru" else model.positions)
     decoder_module = DECODER_MODULES[model.cell]
 
@@ -71,10 +70,8 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
     def init_cache(params, text, source, max_len):
         """Each example holds one segment, which sees all of its source."""
         source_BxSxD = module.apply({"params": params}, source, None, method="encode_source")
-        cache = {
-            "length_1xB": jnp.zeros((1, len(text.ids_BxL)), jnp.int32),
-            **decoder_module.init_cache(model, params["decoder"], source_BxSxD, source.segments_BxL > 0, max_len),
-        }
+        states = decoder_module.init_cache(model, params["decoder"], source_BxSxD, source.segments_BxL > 0, max_len)
+        cache = {"length_1xB": jnp.zeros((1, len(text.ids_BxL)), jnp.int32), "states": states}
 
         def read_token(cache, column):
             ids_B, is_token_B = column
@@ -89,10 +86,9 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 
     def decode_step(params, cache, ids_B):
         position_B = cache["length_1xB"][0]
-        decoder_cache = {name: x for name, x in cache.items() if name != "length_1xB"}
         x_BxD = embed_tokens(params, types.Tokens(ids_B, None, position_B, None), None)
-        h_BxD, decoder_cache = decoder_module.decode_step(model, params["decoder"], decoder_cache, position_B, x_BxD)
-        return logits(params, h_BxD), decoder_cache | {"length_1xB": position_B[None] + 1}
+        h_BxD, states = decoder_module.decode_step(model, params["decoder"], cache["states"], position_B, x_BxD)
+        return logits(params, h_BxD), {"length_1xB": position_B[None] + 1, "states": states}
 
     functions = {"init": init, "encode": encode, "init_cache": init_cache, "decode_step": decode_step}
     return lm.make_model(module, model, (types.Direction.LEFT,), **functions)

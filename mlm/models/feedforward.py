@@ -1,16 +1,16 @@
 """Feedforward encoders: a deep MLP at each token over the embeddings of its neighbors.
 
-With the context "bidirectional" the token itself is left out; with "causal" and "mixed" it is the last token of the
-left context. Cells: window concatenates the embeddings in order (Bengio et al. 2003); bag takes their mean.
+Cells: window concatenates the embeddings in order (Bengio et al. 2003); bag takes their mean.
 """
 
+import functools
 from collections.abc import Sequence
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import incremental, layers, lm, residual, stack
+from mlm.models import incremental, layers, lm, stack
 
 
 def list_offsets(window: int, directionality: str) -> list[int]:
@@ -37,7 +37,7 @@ def gather_neighbors(x_BxLxD, segments_BxL, offsets: Sequence[int], left_B=None)
     return pairs
 
 
-class FeedforwardLayer(residual.ResidualLayer):
+class FeedforwardLayer(stack.ResidualLayer):
     """A layer over one position's vector: an MLP with norms and a residual connection."""
 
     @nn.compact
@@ -46,25 +46,19 @@ class FeedforwardLayer(residual.ResidualLayer):
         return self.add("", layers.MLP(self.model, name="mlp"), x_BxLxD, key_B)
 
 
-class FeedforwardEncoder(nn.Module):
-    """The states of tokens from their neighbours."""
+def mix_neighbors(module: nn.Module, x_BxLxD, segments_BxL, left_B):
+    """(the embeddings of each token's neighbors, through a dense layer; nothing, which the layers share)."""
+    model = module.model
+    neighbors = gather_neighbors(x_BxLxD, segments_BxL, list_offsets(model.window, model.directionality), left_B)
+    embeddings, same = zip(*neighbors, strict=True)
+    if model.cell == "window":
+        context = jnp.concatenate(embeddings, -1)
+    else:
+        context = sum(embeddings) / jnp.maximum(sum(same), 1)[..., None].astype(x_BxLxD.dtype)
+    return layers.dense(model, model.width, "context")(context), None
 
-    model: config.Model
 
-    @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
-        """Returns h_BxLxD; left_B: the examples of a "mixed" model whose right side is zero."""
-        model = self.model
-        offsets = list_offsets(model.window, model.directionality)
-        neighbors = gather_neighbors(x_BxLxD, segments_BxL, offsets, left_B)
-        embeddings, same = zip(*neighbors, strict=True)
-        if self.model.cell == "window":
-            context = jnp.concatenate(embeddings, -1)
-        else:
-            context = sum(embeddings) / jnp.maximum(sum(same), 1)[..., None].astype(x_BxLxD.dtype)
-        h_BxLxD = layers.dense(self.model, self.model.width, "context")(context)
-        h_BxLxD = stack.Stack(self.model, FeedforwardLayer, name="stack")(h_BxLxD, None, key_B)
-        return layers.final_norm(self.model, h_BxLxD)
+FeedforwardEncoder = functools.partial(stack.NormalizedStack, layer=FeedforwardLayer, prepare=mix_neighbors)
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:

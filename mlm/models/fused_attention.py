@@ -19,13 +19,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import ad_checkpoint
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as pltriton
 
 from mlm.base import config
-from mlm.models import layers, platform_kernels, positions, stack
+from mlm.models import layers, platform_kernels, positions
 
 HEAD_SIZES = (32, 64, 128)
 LANES = 128  # of a TPU: lengths are multiples of so many tokens
@@ -51,10 +50,6 @@ def attend(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segments, key_B,
     """out_BxLxHxd: attention over the keys that the segments allow.
 
     Args:
-        q_BxLxHxd: queries.
-        k_BxLxHxd: keys.
-        v_BxLxHxd: values.
-        segments: which tokens see each other.
         key_B: the examples' keys of dropout; None: no weight is dropped.
         rate: share of the weights that are dropped.
     """
@@ -65,7 +60,7 @@ def attend(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segments, key_B,
     interval_Bx2xL = positions.find_intervals(segments)
     word_Bx2 = jnp.zeros((len(q_BxLxHxd), 2), jnp.uint32) if key_B is None else jax.random.key_data(key_B)
     qkv = (
-        ad_checkpoint.checkpoint_name(x.transpose(0, 2, 3, 1) if kernel.is_transposed else x, stack.FUSED_KERNEL)
+        platform_kernels.mark_saved(x.transpose(0, 2, 3, 1) if kernel.is_transposed else x)
         for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
     )
     out: Any = attend_tiles(kernel, *qkv, interval_Bx2xL, word_Bx2)
@@ -271,7 +266,7 @@ def attend_tiles_fwd(kernel: Kernel, q, k, v, interval_Bx2xL, word_Bx2):
     ]
     inputs, specs = (interval_Bx2xL, q, k, v), (kernel.specify("interval"), own, whole, whole)
     outputs = kernel.run(compute_output, scalar_Bx1xK, inputs, specs, out_types, (own, kernel.specify("row")))
-    out, log_sum_BxHx1xL = (ad_checkpoint.checkpoint_name(x, stack.FUSED_KERNEL) for x in outputs)
+    out, log_sum_BxHx1xL = map(platform_kernels.mark_saved, outputs)
     return out, (q, k, v, interval_Bx2xL, word_Bx2, scalar_Bx1xK, out, log_sum_BxHx1xL)
 
 

@@ -14,13 +14,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import ad_checkpoint
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as pltriton
 
 from mlm.base import config
-from mlm.models import layers, platform_kernels, stack
+from mlm.models import layers, platform_kernels
 
 ROWS = {"gpu": 32, "tpu": 256}  # of a program, at most
 TILE_ENTRIES = {"gpu": 4096, "tpu": 2**17}  # of a step of its loop
@@ -47,9 +46,7 @@ def normalize(model: config.Model, params, x_BxLxD, y_BxLxD=None, key_B=None):
     """The norm of x_BxLxD, or of its sum with y_BxLxD after dropout.
 
     Args:
-        model: whose norm, epsilon and rate of dropout count.
         params: of the norm.
-        x_BxLxD: states.
         y_BxLxD: the output of a sublayer, or None.
         key_B: the examples' keys of dropout; None: nothing is dropped.
     """
@@ -205,7 +202,7 @@ def normalize_rows_fwd(kernel: Kernel, word_Bx1x2, scale_1xD, bias_1xD, x_NxD, y
     type_, addends = jax.ShapeDtypeStruct(x_NxD.shape, x_NxD.dtype), [x for x in (x_NxD, y_NxD) if x is not None]
     inputs = word_Bx1x2, scale_1xD, bias_1xD, *addends
     outputs = kernel.run(compute_output, inputs, [type_] * len(addends))
-    out_NxD, *sums = (ad_checkpoint.checkpoint_name(x, stack.FUSED_KERNEL) for x in outputs)
+    out_NxD, *sums = map(platform_kernels.mark_saved, outputs)
     return out_NxD, (word_Bx1x2, scale_1xD, sums[0] if sums else x_NxD, bool(sums))
 
 

@@ -39,12 +39,11 @@ def apply_layers(layer_class: Callable, model: config.Model, body, x, get_argume
 
 
 def _apply_dense(model, params, x) -> Any:
-    return layers.dense(model, params["kernel"].shape[1]).apply({"params": params}, x)
-
-
-def _pad_inputs(x, params):
-    """x padded with zeros to the inputs of a dense layer: a "mixed" model's inputs from the right side."""
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, params["kernel"].shape[0] - x.shape[-1])])
+    """A dense layer of x, which is padded with zeros to its inputs: a "mixed" model's from the right side."""
+    num_inputs, num_outputs = params["kernel"].shape
+    if x.shape[-1] < num_inputs:
+        x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_inputs - x.shape[-1])])
+    return layers.dense(model, num_outputs).apply({"params": params}, x)
 
 
 def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
@@ -90,24 +89,13 @@ def _attend(q_BxHxLxd, k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS, bias_BxHxLxS):
     return jnp.einsum("bhls,bhsd->bhld", weights_BxHxLxS, v_BxHxSxd).swapaxes(1, 2)
 
 
-class RecurrentReader(NamedTuple):
-    """How the forward direction of a recurrent layer reads on from its carry, a tree of arrays with the batch first."""
-
-    make_carry: Callable  # (model, parameters of a layer, x_BxLxD) -> the carry before the first token
-    # (model, parameters of a layer, x_BxLxD, carry, is_token_BxL, position_BxL) -> (h_BxLxH, carry after the tokens)
-    read: Callable
-
-
 def _read_tokens(read_token: Callable, inputs, carry, is_token_BxL):
     """(h_BxLxH, carry after the last token) by a loop over the tokens of inputs, arrays BxLx...."""
 
     def step(carry, token):
         inputs, is_token_B = token
         h_BxH, new = read_token(inputs, carry)
-
-        def keep(new, old):
-            return jnp.where(is_token_B.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
+        keep = lambda new, old: jnp.where(is_token_B.reshape(-1, *[1] * (new.ndim - 1)), new, old)
         return jax.tree.map(keep, new, carry), h_BxH
 
     by_token = jax.tree.map(lambda x: x.swapaxes(0, 1), (inputs, is_token_BxL))
@@ -115,8 +103,8 @@ def _read_tokens(read_token: Callable, inputs, carry, is_token_BxL):
     return h_LxBxH.swapaxes(0, 1), carry
 
 
-def build_sequential_reader(step: Callable, carries: int) -> RecurrentReader:
-    """The reader of a cell's step, with so many carries (recurrence.py)."""
+def build_sequential_reader(step: Callable, carries: int) -> tuple[Callable, Callable]:
+    """(make_carry, read) of a cell's step, with so many carries (recurrence.py)."""
 
     def make_carry(model, params, x_BxLxD):
         return (jnp.zeros((len(x_BxLxD), model.rnn_dim)),) * carries
@@ -131,11 +119,11 @@ def build_sequential_reader(step: Callable, carries: int) -> RecurrentReader:
 
         return _read_tokens(read_token, input_BxLxG, carry, is_token_BxL)
 
-    return RecurrentReader(make_carry, read)
+    return make_carry, read
 
 
-def build_parallel_reader(cell: Callable) -> RecurrentReader:
-    """The reader of a cell of parallel_cells.py, which reads one token here."""
+def build_parallel_reader(cell: Callable) -> tuple[Callable, Callable]:
+    """(make_carry, read) of a cell of parallel_cells.py, which reads one token here."""
 
     def apply(model, params, x_BxD, is_first_B, carry) -> Any:
         out_1xBxH, carry = cell(model).apply({"params": params["forward_cell"]}, x_BxD[None], ~is_first_B[None], carry)
@@ -149,11 +137,15 @@ def build_parallel_reader(cell: Callable) -> RecurrentReader:
         read_token = lambda inputs, carry: apply(model, params, inputs[0], inputs[1], carry)
         return _read_tokens(read_token, (x_BxLxD, position_BxL == 0), carry, is_token_BxL)
 
-    return RecurrentReader(make_carry, read)
+    return make_carry, read
 
 
-def build_recurrent_decoder(layer_class: Callable, reader: RecurrentReader) -> IncrementalDecoder:
-    """The decoder of layers (x_BxLxD, number, shared, key_B, recur)."""
+def build_recurrent_decoder(layer_class: Callable, make_carry: Callable, read: Callable) -> IncrementalDecoder:
+    """The decoder of layers (x_BxLxD, number, shared, key_B, recur), of which the forward direction reads on.
+
+    make_carry: (model, parameters of a layer, x_BxLxD) -> the carry before the first token, a tree of arrays with the
+    batch first. read: (model, parameters of a layer, x_BxLxD, carry, is_token_BxL, position_BxL) -> (h_BxLxH, carry).
+    """
 
     def run_layers(model, body, x_BxLxD, cache, is_token_BxL, position_BxL):
         new_cache = []
@@ -161,9 +153,9 @@ def build_recurrent_decoder(layer_class: Callable, reader: RecurrentReader) -> I
         def get_arguments(number, params):
             def recur_further(x_BxLxD):
                 carry = jax.tree.map(lambda x: x[0], cache[number - 1])
-                h_BxLxH, carry = reader.read(model, params, x_BxLxD, carry, is_token_BxL, position_BxL)
+                h_BxLxH, carry = read(model, params, x_BxLxD, carry, is_token_BxL, position_BxL)
                 new_cache.append(jax.tree.map(lambda x: x[None], carry))
-                return _apply_dense(model, params["out"], _pad_inputs(h_BxLxH.astype(x_BxLxD.dtype), params["out"]))
+                return _apply_dense(model, params["out"], h_BxLxH.astype(x_BxLxD.dtype))
 
             return None, None, recur_further
 
@@ -172,7 +164,7 @@ def build_recurrent_decoder(layer_class: Callable, reader: RecurrentReader) -> I
     def prefill(model, body, x_BxLxD, length_B, max_len):
         position_BxL = jnp.broadcast_to(jnp.arange(x_BxLxD.shape[1]), x_BxLxD.shape[:2])
         first_layer = jax.tree.map(lambda leaf: leaf[0], body["stack"]["layers"]["layer"])
-        carry = jax.tree.map(lambda x: x[None], reader.make_carry(model, first_layer, x_BxLxD))
+        carry = jax.tree.map(lambda x: x[None], make_carry(model, first_layer, x_BxLxD))
         is_token_BxL = position_BxL < length_B[:, None]
         return run_layers(model, body, x_BxLxD, [carry] * model.num_layers, is_token_BxL, position_BxL)[1]
 
@@ -199,7 +191,7 @@ def build_window_decoder(layer_class: Callable) -> IncrementalDecoder:
             context_BxE = last_WxBxD.swapaxes(0, 1).reshape(len(x_BxD), -1)
         else:
             context_BxE = last_WxBxD.sum(0) / jnp.minimum(position_B + 1, model.window)[:, None].astype(x_BxD.dtype)
-        h_BxD = _apply_dense(model, body["context"], _pad_inputs(context_BxE, body["context"]))
+        h_BxD = _apply_dense(model, body["context"], context_BxE)
         return apply_layers(layer_class, model, body, h_BxD, lambda *_: (None, None)), last_WxBxD[1:]
 
     return IncrementalDecoder(prefill, decode)

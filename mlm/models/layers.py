@@ -123,11 +123,6 @@ def norm(model: config.Model, name: str | None = None) -> nn.LayerNorm | nn.RMSN
     return nn.LayerNorm(use_bias=model.bias in OUTSIDE_BIAS, epsilon=model.norm_eps, dtype=dtype, name=name)
 
 
-def final_norm(model: config.Model, h_BxLxD):
-    """The states after the last layer, with a norm unless each layer ends with one."""
-    return h_BxLxD if model.norm_placement == "post" else norm(model, "norm")(h_BxLxD)
-
-
 def activate(model: config.Model, x):
     """Applies model.activation; a gated one (Shazeer 2020, arXiv 2002.05202) halves the last axis."""
     is_gated, name = model.activation in GATES, GATES.get(model.activation, model.activation)

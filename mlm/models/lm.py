@@ -1,6 +1,7 @@
 """A language model around an encoder: token embeddings, the encoder, and an output layer."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -42,18 +43,14 @@ class TokenLM(nn.Module):
     def declare_tokens(self, embedding_init, *, is_scaled: bool, has_bias: bool):
         """Declares embeddings and output layer; is_scaled: embeddings are scaled up to the positions' size."""
         model, self.is_scaled = self.model, is_scaled
-
         # In float32, as are the sums of their gradients: [MASK] alone adds up thousands of rows a step.
-        def embed(num_entries):
-            return nn.Embed(num_entries, embedding_dim(model), embedding_init=embedding_init)
-
+        embed = functools.partial(nn.Embed, features=embedding_dim(model), embedding_init=embedding_init)
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)
         if model.type_vocab_size:
             self.type = embed(model.type_vocab_size)
-        if model.embed_norm:
-            self.embed_norm = norm(model)
+        self.embed_norm = norm(model) if model.embed_norm else lambda x_BxLxD: x_BxLxD
         if embedding_dim(model) != model.width:
             self.embed_projection = dense(model, model.width, bias_in=OUTSIDE_BIAS)
         if model.lm_head == "bert" or embedding_dim(model) != model.width:
@@ -77,9 +74,7 @@ class TokenLM(nn.Module):
             x_BxLxD += sinusoids(self.model.max_positions, width).astype(x_BxLxD.dtype)[text.positions_BxL]
         if self.model.type_vocab_size:
             x_BxLxD += self.type(text.types_BxL)
-        if self.model.embed_norm:
-            x_BxLxD = self.embed_norm(x_BxLxD)
-        x_BxLxD = x_BxLxD.astype(platform_kernels.activation_dtype(self.model))
+        x_BxLxD = self.embed_norm(x_BxLxD).astype(platform_kernels.activation_dtype(self.model))
         x_BxLxD = dropout(x_BxLxD, key_B, self.model.dropout)
         return x_BxLxD if width == self.model.width else self.embed_projection(x_BxLxD)
 
@@ -120,13 +115,9 @@ class EncoderLM(TokenLM):
         else:
             self.body = self.encoder(model, name="body")
 
-    def embed(self, text: types.Tokens, key_B=None):
-        """x_BxLxD, the input of the encoder."""
-        return self.embed_tokens(text, fold_in(key_B, 0))
-
     def encode(self, text: types.Tokens, key_B, shift_BxLxD=None, left_B=None):
         """A tuple of h_BxLxD, one for each of DIRECTIONS[model.directionality]."""
-        x_BxLxD = self.embed(text, key_B)
+        x_BxLxD = self.embed_tokens(text, fold_in(key_B, 0))
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
         self.sow("intermediates", "embeddings", x_BxLxD)
@@ -165,7 +156,7 @@ def build(
         ids_1x2 = jnp.zeros((1, 2), jnp.int32)
         return module.init(key, types.Tokens(ids_1x2, ids_1x2, ids_1x2, ids_1x2))["params"]
 
-    apply_encode, logits, embed = map(make_method(module), ("encode", "logits", "embed"))
+    apply_encode, logits, embed_tokens = map(make_method(module), ("encode", "logits", "embed_tokens"))
 
     def encode(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
         assert source is None, "an encoder reads no source"
@@ -179,7 +170,6 @@ def build(
         return states, intermediates, [intermediates[name]["stack"]["layers"] for name in encoder_names(model)]
 
     def encode_layers(params, text, source=None, *, key_B=None):
-        assert source is None, "an encoder reads no source"
         states, intermediates, stacks = encode_with_intermediates(params, text, key_B)
         (embeddings_BxLxD,) = intermediates["embeddings"]
         parts = []
@@ -198,10 +188,9 @@ def build(
         return jnp.concatenate(parts, 2)
 
     def init_cache(params, text, source, max_len):
-        assert source is None, "an encoder reads no source"
         length_B = (text.segments_BxL > 0).sum(-1)
         assert decoder is not None
-        x_BxLxD = embed(params, text)
+        x_BxLxD = embed_tokens(params, text, None)
         states = decoder.prefill(model, params[encoder_names(model)[0]], x_BxLxD, length_B, max_len)
         return {"length_1xB": length_B[None], "states": states}
 
@@ -209,7 +198,7 @@ def build(
         position_B, one_Bx1 = cache["length_1xB"][0], jnp.ones_like(ids_B)[:, None]
         text = types.Tokens(ids_B[:, None], one_Bx1, position_B[:, None], 0 * one_Bx1)
         assert decoder is not None
-        x_BxD = embed(params, text)[:, 0]
+        x_BxD = embed_tokens(params, text, None)[:, 0]
         h_BxD, states = decoder.step(model, params[encoder_names(model)[0]], x_BxD, position_B, cache["states"])
         return logits(params, h_BxD), {"length_1xB": cache["length_1xB"] + 1, "states": states}
 

@@ -1,11 +1,9 @@
 """Encoders that mix tokens without attention and recurrence: a cell is the sublayer that does so.
 
-conv: gated depthwise convolution (Wu et al. 2019, arXiv 1901.10430; Tay et al. 2021, arXiv 2105.03322); gmlp: spatial
-gating (Liu et al. 2021, arXiv 2105.08050); fnet: Fourier transforms (Lee-Thorp et al. 2021, arXiv 2105.03824).
-
 Letters in array names: K taps of a filter, E units of half a gated layer.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import feedforward, incremental, layers, lm, positions, residual, stack
+from mlm.models import feedforward, incremental, layers, lm, positions, stack
 
 SPATIAL_STD = 1e-3  # of the initial weights of a spatial gate, which start near zero (Liu et al. 2021)
 
@@ -26,9 +24,10 @@ def list_offsets(model: config.Model, reach: int) -> range:
 
 
 class GatedConvolution(nn.Module):
-    """A gated linear unit, and a filter for each of its units over the tokens within model.window.
+    """A gated linear unit, and a filter for each of its units over the tokens within model.window (Tay et al. 2021,
+    arXiv 2105.03322).
 
-    The filters are neither shared nor normalized, as those of Wu et al. 2019 are.
+    The filters are neither shared nor normalized, as those of Wu et al. 2019 (arXiv 1901.10430) are.
     """
 
     model: config.Model
@@ -47,7 +46,7 @@ class GatedConvolution(nn.Module):
 
 
 class SpatialGatingMLP(nn.Module):
-    """An MLP of which one half gates the other after a weighted sum over tokens (Liu et al. 2021).
+    """An MLP of which one half gates the other after a weighted sum over tokens (Liu et al. 2021, arXiv 2105.08050).
 
     A weight depends on the distance of the tokens alone (a Toeplitz matrix), so that a text's states do not depend on
     where in a row it stands; the paper's has one for each pair of positions.
@@ -73,7 +72,7 @@ class SpatialGatingMLP(nn.Module):
 
 
 class FourierMixing(nn.Module):
-    """The real part of a Fourier transform over a text's tokens and their units (Lee-Thorp et al. 2021).
+    """The real part of a Fourier transform over a text's tokens and units (Lee-Thorp et al. 2021, arXiv 2105.03824).
 
     It has no parameters. A transform is as long as its text, not as its row: it mixes neither packed texts nor padding.
     """
@@ -117,7 +116,7 @@ MIXERS = {
 }
 
 
-class MixerLayer(residual.ResidualLayer):
+class MixerLayer(stack.ResidualLayer):
     """A mixing sublayer and perhaps an MLP, each with norms and a residual connection."""
 
     @nn.compact
@@ -130,17 +129,11 @@ class MixerLayer(residual.ResidualLayer):
         return self.add("mlp", layers.MLP(self.model, name="mlp"), x_BxLxD, keys[1]) if mixer.has_mlp else x_BxLxD
 
 
-class MixerEncoder(nn.Module):
-    """The states of tokens from a stack of mixing layers."""
-
-    model: config.Model
-
-    @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
-        """Returns h_BxLxD; left_B: the examples of a "mixed" model that see the left side only."""
-        shared = MIXERS[self.model.cell].prepare(self.model, segments_BxL, left_B)
-        h_BxLxD = stack.Stack(self.model, MixerLayer, name="stack")(x_BxLxD, shared, key_B)
-        return layers.final_norm(self.model, h_BxLxD)
+MixerEncoder = functools.partial(
+    stack.NormalizedStack,
+    layer=MixerLayer,
+    prepare=lambda module, x_BxLxD, *segments: (x_BxLxD, MIXERS[module.model.cell].prepare(module.model, *segments)),
+)
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:

@@ -7,6 +7,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax import ad_checkpoint
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from mlm.base import config, errors
@@ -19,6 +20,7 @@ KERNELS = (
 FUSED_ATTENTION = ("cudnn_attention", "splash_attention")  # they drop no attention weights, as fused_attention does
 VOCAB_BLOCK = 8192  # entries of a block of `blocked_cross_entropy`, at most
 REFERENCE = "reference"  # none of them
+FUSED_KERNEL = "fused_kernel"  # jax.ad_checkpoint.checkpoint_name's name of what `mark_saved` marks
 # Those that make a training step faster than XLA's code for the plain formulas, by platform. Measured by the part
 # `kernels` of experiments/benchmark: results/benchmark.md; a TPU's, and a GPU's recurrence, recomputation and
 # fused_attention, by what their compilers say (docs/scaling.md). On other platforms: none.
@@ -49,9 +51,9 @@ def find_platform() -> str:
     return (device and device.platform) or jax.default_backend()
 
 
-def copies_parts() -> bool:
-    """Whether the compiler copies the parts into which an array is split, and those that are joined: a TPU's does."""
-    return find_platform() == "tpu"
+def mark_saved(x):
+    """The array, which a fused kernel reads or gives and `stack.save_products` saves."""
+    return ad_checkpoint.checkpoint_name(x, FUSED_KERNEL)
 
 
 def check(kernels: str) -> None:

@@ -106,6 +106,14 @@ def make_context(
     return context
 
 
+def declare_context(module: nn.Module, segments_BxL, left_B=None) -> AttentionContext:
+    """The context of a stack's self-attention over whole examples, with what the stack learns of distances."""
+    model = module.model
+    visible_Bx1xLxL = compute_visible(model, segments_BxL, left_B)[:, None]
+    segments = Segments(segments_BxL, model.directionality == "causal", left_B=left_B)
+    return make_context(model, visible_Bx1xLxL, declare_table(module), segments=segments)
+
+
 def is_local(model: config.Model, number):
     """Whether layer `number`, counted from 1, sees the nearest tokens alone; may be traced."""
     if model.global_layers:
@@ -197,7 +205,7 @@ def rotate(x_BxLxHxd, position_BxL, theta, scaling=None):
         angle_BxLx1xh /= stretch_h
         x_BxLxHxd = size * x_BxLxHxd
     sin, cos = jnp.sin(angle_BxLx1xh).astype(x_BxLxHxd.dtype), jnp.cos(angle_BxLx1xh).astype(x_BxLxHxd.dtype)
-    if platform_kernels.copies_parts():
+    if platform_kernels.find_platform() == "tpu":  # its compiler copies the parts of what is split, and what is joined
         x_BxLxHx2xh = x_BxLxHxd.reshape(*x_BxLxHxd.shape[:-1], 2, half)
         sin_BxLx1x2xh = jnp.stack([-sin, sin], -2)
         turned_BxLxHx2xh = x_BxLxHx2xh * cos[..., None, :] + x_BxLxHx2xh[..., ::-1, :] * sin_BxLx1x2xh

@@ -127,6 +127,12 @@ CELLS = {
 }  # the first is the default
 
 
+def build_kernel_initializer(model: config.Model, gates: int):
+    """An orthogonal matrix for each gate."""
+    init, num_units = jax.nn.initializers.orthogonal(), model.rnn_dim
+    return lambda key: jnp.concatenate([init(k, (num_units, num_units)) for k in jax.random.split(key, gates)], 1)
+
+
 def build_bias_initializer(model: config.Model, chrono_gates: Callable | None):
     """Chrono initialization: gates that remember for 1 to model.chrono_init tokens (Tallec & Ollivier 2018, eq. 16)."""
     if not (model.chrono_init and chrono_gates):

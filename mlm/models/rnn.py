@@ -8,26 +8,15 @@ import functools
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import (
-    fused_recurrence,
-    incremental,
-    layers,
-    lm,
-    parallel_cells,
-    platform_kernels,
-    recurrence,
-    residual,
-    stack,
-)
+from mlm.models import fused_recurrence, incremental, layers, lm, parallel_cells, platform_kernels, recurrence, stack
 
 CELLS: dict[str, Any] = recurrence.CELLS | parallel_cells.CELLS  # the first is the default
 
 
-class RecurrentLayer(residual.ResidualLayer):
+class RecurrentLayer(stack.ResidualLayer):
     """A recurrent layer with norms and a residual connection."""
 
     @nn.compact
@@ -48,7 +37,9 @@ class RecurrentLayer(residual.ResidualLayer):
             same_LxB = jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0)))
             inputs.append((name, y_LxBxD if is_fused else y_LxBxD[::step], same_LxB))  # the kernel turns by itself
         if model.cell in parallel_cells.CELLS:
-            states = [self.run_parallel(*direction) for direction in inputs]
+            cell = CELLS[model.cell]
+            outputs = [cell(model, name=f"{name}_cell")(y_LxBxD, same_LxB) for name, y_LxBxD, same_LxB in inputs]
+            states = [out_LxBxH.astype(y_LxBxD.dtype) for out_LxBxH, _ in outputs]
         else:
             states = self.run_sequential(inputs, is_fused=is_fused)
         forward_LxBxH, *backward = states
@@ -59,21 +50,11 @@ class RecurrentLayer(residual.ResidualLayer):
         h_LxBxH = jnp.concatenate([forward_LxBxH, *backward], -1)
         return jnp.swapaxes(layers.residual_dense(model, "out")(h_LxBxH), 0, 1)
 
-    def run_parallel(self, name, y_LxBxD, same_LxB):
-        """out_LxBxH of a cell of parallel_cells in one direction."""
-        out_LxBxH, _ = CELLS[self.model.cell](self.model, name=f"{name}_cell")(y_LxBxD, same_LxB)
-        return out_LxBxH.astype(y_LxBxD.dtype)
-
     def run_sequential(self, inputs, *, is_fused: bool):
         """The states LxBxH of a cell of recurrence in each direction; is_fused: by the kernel, in the text's order."""
         model, cell = self.model, recurrence.CELLS[self.model.cell]
-        rnn_dim, gate_dim = model.rnn_dim, cell.gates * model.rnn_dim
+        gate_dim, init_kernel = cell.gates * model.rnn_dim, recurrence.build_kernel_initializer(model, cell.gates)
         has_bias, zeros = cell.has_recurrent_bias and model.bias == "all", (nn.initializers.zeros, (gate_dim,))
-
-        def init_kernel(key):
-            init = nn.initializers.orthogonal()
-            return jnp.concatenate([init(k, (rnn_dim, rnn_dim)) for k in jax.random.split(key, cell.gates)], 1)
-
         directions = []
         for name, y_LxBxD, same_LxB in inputs:
             init_bias = recurrence.build_bias_initializer(model, cell.chrono_gates)
@@ -89,16 +70,9 @@ class RecurrentLayer(residual.ResidualLayer):
         return [scan(*operands) for operands in directions]
 
 
-class RecurrentEncoder(nn.Module):
-    """The states of tokens from stacks of recurrent layers."""
-
-    model: config.Model
-
-    @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
-        """Returns h_BxLxD after a final norm; left_B: the examples without a backward state, None for none."""
-        h_BxLxD = stack.Stack(self.model, RecurrentLayer, name="stack")(x_BxLxD, (segments_BxL, left_B), key_B)
-        return layers.final_norm(self.model, h_BxLxD)
+RecurrentEncoder = functools.partial(
+    stack.NormalizedStack, layer=RecurrentLayer, prepare=lambda module, x_BxLxD, *segments: (x_BxLxD, segments)
+)
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
@@ -108,7 +82,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
     else:
         cell = recurrence.CELLS[model.cell]
         reader = incremental.build_sequential_reader(cell.step, cell.carries)
-    decoder = incremental.build_recurrent_decoder(RecurrentLayer, reader)
+    decoder = incremental.build_recurrent_decoder(RecurrentLayer, *reader)
     return lm.build(model, vocab_size, RecurrentEncoder, decoder)
 
 

@@ -3,13 +3,15 @@
 Letters in array names: S tokens of the source, H units of the state and of the alignment, G = 3 * H gates.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from mlm.base import config
 from mlm.models import layers, platform_kernels
-from mlm.models.recurrence import CELLS, build_bias_initializer, gru_step, matmul_float32
+from mlm.models.recurrence import CELLS, build_bias_initializer, build_kernel_initializer, gru_step, matmul_float32
 
 
 class RecurrentDecoder(nn.Module):
@@ -26,18 +28,14 @@ class RecurrentDecoder(nn.Module):
         """Declares the parameters of the alignment, the start state, the GRU and the readout."""
         model = self.model
         H, G = model.rnn_dim, 3 * model.rnn_dim
-        initial, orthogonal = layers.initializer(model), nn.initializers.orthogonal()
+        initial = layers.initializer(model)
         self.input = layers.dense(model, G, "input", build_bias_initializer(model, CELLS["gru"].chrono_gates))
         self.key, self.start = layers.dense(model, H, "key"), layers.dense(model, H, "start")
         self.readout = layers.dense(model, model.width, "readout")
         self.query = self.param("query", initial, (H, H))
         self.score = self.param("score", initial, (H, 1))
         self.context = self.param("context", initial, (model.width, G))
-
-        def init_kernel(key):
-            return jnp.concatenate([orthogonal(k, (H, H)) for k in jax.random.split(key, 3)], 1)
-
-        self.kernel = self.param("kernel", init_kernel)
+        self.kernel = self.param("kernel", build_kernel_initializer(model, 3))
         has_bias = model.bias == "all"
         self.bias = self.param("bias", nn.initializers.zeros, (G,)) if has_bias else jnp.zeros(G)
 
@@ -87,22 +85,16 @@ class RecurrentDecoder(nn.Module):
         return layers.dropout(self.compute_readout(s_BxLxH, context_BxLxD, x_BxLxD), key_B, self.model.dropout)
 
 
-def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: int) -> dict:
-    """The cache of empty sequences, as decoder.init_cache."""
-    bound = RecurrentDecoder(model).bind({"params": params})
+def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: int) -> Any:
+    """The cache of empty sequences, as decoder.init_cache: their states, then what each step reads of the source."""
+    bound: Any = RecurrentDecoder(model).bind({"params": params})
     keys_BxSxH, state_Bx1xH = bound.project_source(source_BxSxD, visible_BxS[:, None])
-    return {
-        "state_1xBxH": jnp.swapaxes(state_Bx1xH, 0, 1),  # pyright: ignore[reportArgumentType]
-        "visible_1xBxS": visible_BxS[None],
-        "keys_1xBxSxH": keys_BxSxH[None],
-        "source_1xBxSxD": source_BxSxD[None],
-    }
+    return tuple(x[None] for x in (state_Bx1xH[:, 0], visible_BxS, keys_BxSxH, source_BxSxD))
 
 
-def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> tuple[jax.Array, dict]:
+def decode_step(model: config.Model, params, cache, position_B, x_BxD) -> tuple[jax.Array, Any]:
     """(h_BxD of the next token of each sequence, the updated cache), as decoder.decode_step."""
-    state_BxH, *source = (cache[name][0] for name in ("state_1xBxH", "visible_1xBxS", "keys_1xBxSxH", "source_1xBxSxD"))
-    bound = RecurrentDecoder(model).bind({"params": params})
+    state_BxH, *source = (x[0] for x in cache)
+    bound: Any = RecurrentDecoder(model).bind({"params": params})
     state_BxH, context_BxD = bound.step(state_BxH, bound.input(x_BxD).astype(jnp.float32), *source)
-    h_BxD = bound.compute_readout(state_BxH, context_BxD, x_BxD)
-    return h_BxD, cache | {"state_1xBxH": jnp.expand_dims(state_BxH, 0)}  # pyright: ignore[reportArgumentType]
+    return bound.compute_readout(state_BxH, context_BxD, x_BxD), (state_BxH[None], *cache[1:])

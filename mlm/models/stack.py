@@ -1,4 +1,4 @@
-"""A scan over the layers of an encoder or decoder, and what of them is saved for the backward pass."""
+"""What a layer of an encoder or decoder is, the scan over them, and what of them is saved for the backward pass."""
 
 import contextlib
 import math
@@ -11,12 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config
-from mlm.models import platform_kernels
-from mlm.models.layers import count_unique_layers, fold_in
+from mlm.models import fused_norm, layers, platform_kernels
 
 # (primitive, *abstract inputs, **parameters) -> whether its result is saved; None: nothing is.
 Policy = Callable[..., Any] | None
-FUSED_KERNEL = "fused_kernel"  # jax.ad_checkpoint.checkpoint_name's name of what a fused kernel reads and gives
 CUDNN_ATTENTION = "dot_product_attention_fwd_wrapper"  # JAX's primitive: attention, and what its backward pass needs
 
 
@@ -41,7 +39,7 @@ def save_products(primitive: Any, *arrays: Any, **params: Any) -> bool:
     reading their results, and the scores of attention where no kernel fuses them.
     """
     is_product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *arrays, **params)
-    is_named = primitive.name == "name" and params["name"] == FUSED_KERNEL
+    is_named = primitive.name == "name" and params["name"] == platform_kernels.FUSED_KERNEL
     return is_product or is_named or primitive.name == CUDNN_ATTENTION
 
 
@@ -73,6 +71,51 @@ def join_policies(policies: list[Policy]) -> Policy:
     return lambda *arguments, **params: all(policy(*arguments, **params) for policy in saving)
 
 
+class LayerScale(nn.Module):
+    """A learned factor of each entry of a sublayer's output (Touvron et al. 2021, arXiv 2103.17239, equation 4)."""
+
+    initial: float
+
+    @nn.compact
+    def __call__(self, x_BxLxD):
+        """Returns an array of the shape of x_BxLxD."""
+        scale_D = self.param("scale", nn.initializers.constant(self.initial), x_BxLxD.shape[-1:])
+        return x_BxLxD * scale_D.astype(x_BxLxD.dtype)
+
+
+class ResidualLayer(nn.Module):
+    """A layer whose sublayers stand between norms and residual connections."""
+
+    model: config.Model
+
+    def add(self, name: str, sublayer: Callable, x_BxLxD, key_B, *, skip_norm=False):
+        """x_BxLxD plus the output of a sublayer, after dropout; model.norm_placement says where the norms are.
+
+        name: begins the norms' names; skip_norm: whether the sublayer reads x_BxLxD itself; may be traced.
+        """
+        model, prefix = self.model, f"{name}_" if name else ""
+        sublayer_norm = layers.norm(model, f"{prefix}norm")
+        is_fused = fused_norm.can_use_fused(model, x_BxLxD)
+        params = sublayer_norm.variables["params"] if is_fused else None
+        y_BxLxD = x_BxLxD
+        if model.norm_placement != "post":
+            y_BxLxD = fused_norm.normalize(model, params, x_BxLxD) if is_fused else sublayer_norm(x_BxLxD)
+            y_BxLxD = y_BxLxD if skip_norm is False else jnp.where(skip_norm, x_BxLxD, y_BxLxD)
+        y_BxLxD = sublayer(y_BxLxD)
+        if model.norm_placement == "sandwich":
+            y_BxLxD = layers.norm(model, f"{prefix}post_norm")(y_BxLxD)
+        if model.layer_scale:
+            y_BxLxD = LayerScale(model.layer_scale, name=f"{prefix}layer_scale")(y_BxLxD)
+        if is_fused and model.norm_placement == "post":
+            return fused_norm.normalize(model, params, x_BxLxD, y_BxLxD, key_B)
+        x_BxLxD = x_BxLxD + layers.dropout(y_BxLxD, key_B, model.dropout)
+        return sublayer_norm(x_BxLxD) if model.norm_placement == "post" else x_BxLxD
+
+    def skips_norm(self, number):
+        """Whether the first sublayer of layer `number` reads its input without a norm; False if no layer does."""
+        return False if self.model.first_norm else number == 1
+
+
 class ScanStep(nn.Module):
     """A layer as a step of the scan: it folds its number into the keys and sows its output."""
 
@@ -82,7 +125,7 @@ class ScanStep(nn.Module):
     @nn.compact
     def __call__(self, x_BxLxD, number, shared, key_B):
         """Returns the layer's output, and nothing for the scan to stack."""
-        x_BxLxD = self.layer(self.model, name="layer")(x_BxLxD, number, shared, fold_in(key_B, number))
+        x_BxLxD = self.layer(self.model, name="layer")(x_BxLxD, number, shared, layers.fold_in(key_B, number))
         self.sow("intermediates", "after", x_BxLxD)
         return x_BxLxD, None
 
@@ -105,7 +148,7 @@ class Stack(nn.Module):
     @nn.compact
     def __call__(self, x_BxLxD, shared, key_B):
         """Returns the last layer's x_BxLxD, without a final norm; each layer folds its number into key_B."""
-        num_unique, step, layer = count_unique_layers(self.model), ScanStep, self.layer
+        num_unique, step, layer = layers.count_unique_layers(self.model), ScanStep, self.layer
         unroll = self.model.scan_unroll or num_unique
         shards = list(filter(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard)))
         if shards:
@@ -134,6 +177,27 @@ class Stack(nn.Module):
         for first in range(1, self.model.num_layers + 1, num_unique):
             x_BxLxD, _ = run_layers(x_BxLxD, jnp.arange(first, first + num_unique), shared, key_B)
         return x_BxLxD
+
+
+class NormalizedStack(nn.Module):
+    """The states of tokens from a stack of layers and a final norm: an encoder, or a decoder that reads a source.
+
+    layer: as of `Stack`. prepare: of (this module, x_BxLxD, *inputs) -> what the first layer reads, and what all of
+    them share. An encoder's inputs are segments_BxL and left_B: the examples of a "mixed" model that see the left side
+    only.
+    """
+
+    model: config.Model
+    layer: Any
+    prepare: Callable[..., tuple[Any, Any]]
+
+    @nn.compact
+    def __call__(self, x_BxLxD, *inputs_and_key_B):
+        """Returns h_BxLxD."""
+        *inputs, key_B = inputs_and_key_B
+        x_BxLxD, shared = self.prepare(self, x_BxLxD, *inputs)
+        h_BxLxD = Stack(self.model, self.layer, name="stack")(x_BxLxD, shared, key_B)
+        return h_BxLxD if self.model.norm_placement == "post" else layers.norm(self.model, "norm")(h_BxLxD)
 
 
 def is_shard(leaf) -> bool:

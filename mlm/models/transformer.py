@@ -1,12 +1,14 @@
 """The Transformer (Vaswani et al. 2017) as BERT, GPT and ModernBERT use it; config.model names its blocks."""
 
+import functools
+
 import flax.linen as nn
 
 from mlm.base import config, errors, types
-from mlm.models import attention, incremental, layers, lm, positions, residual, stack
+from mlm.models import attention, incremental, layers, lm, positions, stack
 
 
-class TransformerLayer(residual.ResidualLayer):
+class TransformerLayer(stack.ResidualLayer):
     """A Transformer layer: attention and an MLP, each with norms and a residual connection."""
 
     @nn.compact
@@ -19,21 +21,11 @@ class TransformerLayer(residual.ResidualLayer):
         return self.add("mlp", mlp, x_BxLxD, keys[2])
 
 
-class TransformerEncoder(nn.Module):
-    """The states of tokens from a stack of Transformer layers."""
-
-    model: config.Model
-
-    @nn.compact
-    def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
-        """Returns h_BxLxD; left_B: the examples of a "mixed" model that see the left side only."""
-        visible_Bx1xLxL = positions.compute_visible(self.model, segments_BxL, left_B)[:, None]
-        is_causal = self.model.directionality == "causal"
-        segments = positions.Segments(segments_BxL, is_causal, left_B=left_B)
-        table = positions.declare_table(self)
-        context = positions.make_context(self.model, visible_Bx1xLxL, table, segments=segments)
-        h_BxLxD = stack.Stack(self.model, TransformerLayer, name="stack")(x_BxLxD, context, key_B)
-        return layers.final_norm(self.model, h_BxLxD)
+TransformerEncoder = functools.partial(
+    stack.NormalizedStack,
+    layer=TransformerLayer,
+    prepare=lambda module, x_BxLxD, *segments: (x_BxLxD, positions.declare_context(module, *segments)),
+)
 
 
 def check(cfg: config.Config) -> None:

@@ -7,7 +7,7 @@ section 3.1).
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, types
+from mlm.base import types
 from mlm.base.estimates import Score
 from mlm.base.special import CLS, MASK, PAD
 from mlm.objectives import token_prediction
@@ -62,14 +62,9 @@ def compute_eval_mask(text: types.Tokens, key_B, hparams):
     return jnp.pad(same_BxK, ((0, 0), (1, 0)))
 
 
-def count_predictions_per_token(cfg: config.Config) -> float:
-    """One, or two where the model has two stacks."""
-    return 2.0 if cfg.model.directionality == types.Directionality.TWO_STACK else 1.0
-
-
 SPEC = types.ObjectiveSpec(
     build,
-    predictions_per_token=count_predictions_per_token,
+    predictions_per_token=lambda cfg: 2.0 if cfg.model.directionality == types.Directionality.TWO_STACK else 1.0,
     directionalities=(types.Directionality.CAUSAL, types.Directionality.TWO_STACK),
     visibility=types.Visibility.CAUSAL,
     conditional_fields=("eval.context_range", "eval.ngram_order", "optim.label_smoothing", "optim.z_loss"),

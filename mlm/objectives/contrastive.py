@@ -8,13 +8,15 @@ Letters in array names: T texts of an example, F texts of a batch, which are B *
 to choose from: the second ones of N examples, then their third ones.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
-from mlm.objectives import heads, scores
+from mlm.objectives import heads, labelled, scores
 
 TERM, WEIGHT = "contrastive", "contrastive_weight"
 GROUP_SIZE = 64  # held-out examples that are compared with each other, however many a batch or a device has
@@ -54,8 +56,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         columns |= {"temperature": hparams.objective["temperature"] * real_B, "tokens": heads.count_tokens(batch.text)}
         return types.LossSums({}, {TERM: real_B}, columns)
 
-    scores.parse_score_names(cfg, SCORE_NAMES)
-    accuracies = [Score("accuracy", "held-out accuracy", ("correct", WEIGHT), better=1, share=True, chart=True)]
+    accuracies = [scores.build_score("accuracy", WEIGHT)]
     for dim in dims:
         name, title = f"accuracy_{dim}", f"held-out accuracy, first {dim}"
         accuracies.append(accuracies[0]._replace(name=name, title=title, columns=(f"correct_{dim}", WEIGHT)))
@@ -143,19 +144,14 @@ def check(cfg: config.Config) -> None:
     errors.require_field(cfg, "contrastive.matryoshka_dims", are_parts, expected)
     expected = "above 0, since dropout alone tells a text from itself: data.labelled.text_pair_column is empty"
     errors.require_field(cfg, "model.dropout", dropout > 0 or not repeats_text(cfg), expected)
-    scores.parse_score_names(cfg, SCORE_NAMES)
 
 
 def _make_hparams(cfg):
     return {"temperature": np.float32(cfg.contrastive.temperature)}
 
 
-SPEC = types.ObjectiveSpec(
-    build,
-    lambda cfg: 1 / (cfg.pack.seq_len * count_texts(cfg)),
-    heads.DIRECTIONALITIES,
-    types.Visibility.FULL,
-    check=check,
+SPEC = dataclasses.replace(
+    labelled.build_spec(build, SCORE_NAMES, ("pooling",), check, lambda cfg: 1 / (cfg.pack.seq_len * count_texts(cfg))),
     # Warm-up leaves out examples of a batch; here they are the others' negatives.
     required_fields={"train.batch_warmup_fraction": 0.0},
     train_hparams=_make_hparams,

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.objectives import masking, mlm, token_prediction
+from mlm.objectives import heads, masking, mlm, token_prediction
 
 MASKED_COLUMNS = ("diffusion_masked", "diffusion_weight")
 TRAIN_SCORES = (
@@ -26,8 +26,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
     def sample_masks(text, key_B, hparams):
-        no_tokens = np.ones(1)  # as cdf_V: no token becomes a random one
-        return masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=dataset.seq_len, cdf_V=no_tokens)
+        return masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=dataset.seq_len)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
@@ -39,8 +38,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         nats_B, sums = token_prediction.predict_tokens(
             cfg.optim, log_unigram_V, params, model, h_BxLxD, text.ids_BxL, weight_BxL, train=train
         )
-        tokens_B = (text.segments_BxL > 0).sum(-1).astype(jnp.float32)
-        sums |= {"diffusion_masked": masked_B, "tokens": tokens_B}
+        sums |= {"diffusion_masked": masked_B, "tokens": heads.count_tokens(text)}
         return types.LossSums({"diffusion": nats_B}, {"diffusion": eligible_B}, sums)
 
     return types.Objective(

@@ -24,10 +24,8 @@ def compute_losses(
 ) -> types.LossSums:
     """The terms mlm, soft, and where the widths are equal hidden.
 
-    Args:
-        teacher: reads `text` without dropout, with the parameters params[types.TEACHER].
-        text: the masked examples.
-        h_BxLxD: the student's states of them.
+    The teacher reads the masked examples without dropout, with the parameters params[types.TEACHER]; h_BxLxD has the
+    student's states.
     """
     temperature, weight_BxK = hparams.objective["temperature"], masked.weights_BxK
     (teacher_BxLxE,) = teacher.encode(params[types.TEACHER], text)

@@ -45,9 +45,8 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
 
     The nats of a window are the mean of those of its start and its end, each among all its tokens. In evaluation the
     sums include the logits, from which `compute_answer_metrics` makes "predicted" and "score". All windows of an
-    example are in one split; answer_weight counts windows in training and examples in evaluation.
-
-    Where some questions have no answer, the majority class is that none has one.
+    example are in one split; answer_weight counts windows in training and examples in evaluation. Where some questions
+    have no answer, the majority class is that none has one.
     """
 
     def compute_loss(params, model, batch, key_B, train):

@@ -84,7 +84,8 @@ def init_features(cfg: config.Config) -> types.Params:
 def read_features(cfg: config.Config, params: types.Params, model: types.Model, batch: types.Batch, key_B):
     """h_BxLxD, float32, of the layers of finetune.layer_features; key_B None, or a frozen model: no dropout."""
     if cfg.finetune.layer_features == "last":
-        states = model.encode(params["model"], batch.text, batch.source, key_B=select_dropout_keys(cfg, key_B))
+        key_B = key_B if cfg.finetune.trainable_layers else None
+        states = model.encode(params["model"], batch.text, batch.source, key_B=key_B)
         return jnp.concatenate(states, -1).astype(jnp.float32)
     layers = select_layers(cfg)
     h_KxBxLxD = encode_all_layers(cfg, params, model, batch, key_B)[layers.start : layers.stop]
@@ -96,13 +97,9 @@ def read_features(cfg: config.Config, params: types.Params, model: types.Model, 
 def encode_all_layers(cfg: config.Config, params: types.Params, model: types.Model, batch: types.Batch, key_B):
     """h_KxBxLxD, float32, of all layers, the embeddings first."""
     assert model.encode_layers is not None
-    h_KxBxLxD = model.encode_layers(params["model"], batch.text, batch.source, key_B=select_dropout_keys(cfg, key_B))
+    key_B = key_B if cfg.finetune.trainable_layers else None  # a frozen model drops nothing
+    h_KxBxLxD = model.encode_layers(params["model"], batch.text, batch.source, key_B=key_B)
     return h_KxBxLxD.astype(jnp.float32)
-
-
-def select_dropout_keys(cfg: config.Config, key_B):
-    """The keys, or None where the model is frozen."""
-    return key_B if cfg.finetune.trainable_layers else None
 
 
 def init_layer_mix(num_layers: int) -> types.Params:
@@ -145,16 +142,13 @@ def init_pooled_head(cfg: config.Config, key, width: int, outputs: int) -> types
 
 def init_pooler(cfg: config.Config, key, width: int) -> types.Params:
     """The parameters of `apply_pooler`."""
-    pool = init_dense(key, width, width)
-    if cfg.finetune.pooler != "modernbert":
-        return {"pool": pool}
-    norm = {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
-    biases = ("bias",) if cfg.model.bias in ("all", "norms") else ()
-
-    def select(layer, name):
-        return {leaf: layer[leaf] for leaf in (name, *biases)}
-
-    return {"pool": select(pool, "kernel"), "pool_norm": select(norm, "scale")}
+    layers = {"pool": init_dense(key, width, width)}
+    if cfg.finetune.pooler == "modernbert":
+        layers["pool_norm"] = {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
+        if cfg.model.bias not in ("all", "norms"):
+            for layer in layers.values():
+                del layer["bias"]
+    return layers
 
 
 def apply_pooler(cfg: config.Config, params: types.Params, x_BxD):

@@ -24,9 +24,7 @@ def build_objective(
     init_head: (key, width of the features) -> parameters of the head. compute_loss: (params, model, batch, key_B or
     None, train) -> (nats_B, weight_B, other sums by name).
     """
-
-    def init(key, model):
-        return init_head(key, heads.compute_width(cfg, model)) | heads.init_features(cfg)
+    init = lambda key, model: init_head(key, heads.compute_width(cfg, model)) | heads.init_features(cfg)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         nats_B, weight_B, sums = compute_loss(params, model, batch, key_B if train else None, train)

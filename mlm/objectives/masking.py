@@ -18,6 +18,7 @@ from mlm.base.fields import DerivedField
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.objectives import masking_units
 
+NO_RANDOM_TOKENS = np.ones(1)  # as cdf_V: no token becomes a random one
 CORRUPTED = Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True)
 
 
@@ -186,21 +187,15 @@ def get_predicted_mask(masked: MaskedBatch):
     return jnp.zeros(masked.ids_BxL.shape, bool).at[number_Bx1, masked.positions_BxK].max(masked.weights_BxK > 0)
 
 
-class UniformDraws(NamedTuple):
-    """All uniform numbers of one mask of an example, from one draw: on CPU each draw is a loop of ten kernels."""
+def sample_uniforms(key, seq_len: int, num_slots: int, mask_index, num_masks: int):
+    """(count, order_L, kind_K, token_K) of one mask of an example, from U(0,1).
 
-    count: jax.Array  # rounds the number of chosen tokens, up or down
-    order_L: jax.Array  # the random order in which tokens are chosen
-    kind_K: jax.Array  # whether a slot gets [MASK], a random token or keeps its token
-    token_K: jax.Array  # which random token a slot would get
-
-
-def sample_uniforms(key, seq_len: int, num_slots: int, mask_index, num_masks: int) -> UniformDraws:
-    """The draws of one mask of an example. With more slots the draws of the first ones stay the same."""
-    draws = jax.random.uniform(key, (1 + seq_len + 2 * num_masks * num_slots,))
+    They round the number of chosen tokens; say in which order tokens are chosen, and whether a slot gets [MASK], a
+    random token or keeps its token; and choose the random token. With more slots those of the first ones stay the same.
+    """
+    draws = jax.random.uniform(key, (1 + seq_len + 2 * num_masks * num_slots,))  # on CPU each call is ten kernels
     count, order_L, slot_draws = draws[0], draws[1 : 1 + seq_len], draws[1 + seq_len :]
-    kind_K, token_K = slot_draws.reshape(num_slots, num_masks, 2)[:, mask_index].T
-    return UniformDraws(count, order_L, kind_K, token_K)
+    return count, order_L, *slot_draws.reshape(num_slots, num_masks, 2)[:, mask_index].T
 
 
 def compute_mask_edges(rate, offset, num_eligible, num_masks: int):
@@ -229,7 +224,7 @@ def corrupt_tokens(
     mask_token_prob,
     random_token_prob,
     num_slots: int,
-    cdf_V,
+    cdf_V=NO_RANDOM_TOKENS,
     predict_rate=0.0,
     mask_index=0,
     num_masks: int = 1,
@@ -242,10 +237,9 @@ def corrupt_tokens(
     and the rest stay (BERT, Devlin et al. 2019, section 3.1; the count: Wettig et al. 2022). Rates and shares may be
     traced.
 
-    An example has `num_masks` disjoint masks, of which this call makes one: each corrupts exactly
-    floor(rate * eligible + U) tokens, of which floor(predict_rate / num_masks * eligible + U) are predicted, with the
-    same U(0,1). One mask so predicts a random part of what it corrupts; several predict more than each corrupts, for a
-    pass through the model each. The output layer works on all slots, predicted or not.
+    An example has `num_masks` disjoint masks, of which this call makes one. Of its tokens
+    floor(predict_rate / num_masks * eligible + U) are predicted, with the same U(0,1): one mask so predicts a random
+    part of what it corrupts; several predict more than each corrupts, for a pass through the model each.
 
     Args:
         rate: share of the eligible tokens to corrupt; None: any number from 1 to all, each equally likely.
@@ -261,17 +255,16 @@ def corrupt_tokens(
     """
 
     def corrupt_example(key, ids_L):
-        draws = sample_uniforms(key, len(ids_L), num_slots, mask_index, num_masks)
+        draw, order_L, kind_K, token_K = sample_uniforms(key, len(ids_L), num_slots, mask_index, num_masks)
         eligible_L = (ids_L >= NUM_SPECIAL) | (ids_L == UNK) if mask_unk else ids_L >= NUM_SPECIAL
         num_eligible = eligible_L.sum()
         if rate is None:
-            reached_E, edge_E = compute_any_count_edges(draws.count, num_eligible)
+            reached_E, edge_E = compute_any_count_edges(draw, num_eligible)
         else:
-            reached_E, edge_E = compute_mask_edges(rate, draws.count, num_eligible, num_masks)
+            reached_E, edge_E = compute_mask_edges(rate, draw, num_eligible, num_masks)
         start, count = edge_E[mask_index], edge_E[mask_index + 1] - edge_E[mask_index]
 
         # The eligible tokens in their random order, of which this mask takes those from its start on.
-        order_L = draws.order_L
         if unit is not None:
             order_L = masking_units.sample_unit_order(unit, key, ids_L, order_L, num_slots)
         order_L = jnp.where(eligible_L, order_L, -2.0)  # below [UNK], which units put at -1
@@ -287,9 +280,9 @@ def corrupt_tokens(
         predicted_K = corrupted_K & (jnp.arange(num_slots) < jnp.where(predict_rate > 0, num_predicted, count))
 
         targets_K = ids_L[positions_K]
-        random_K = jnp.searchsorted(cdf_V, draws.token_K, side="right").astype(ids_L.dtype)
-        unmasked_K = jnp.where(draws.kind_K < mask_token_prob + random_token_prob, random_K, targets_K)
-        replacement_K = jnp.where(draws.kind_K < mask_token_prob, MASK, unmasked_K)
+        random_K = jnp.searchsorted(cdf_V, token_K, side="right").astype(ids_L.dtype)
+        unmasked_K = jnp.where(kind_K < mask_token_prob + random_token_prob, random_K, targets_K)
+        replacement_K = jnp.where(kind_K < mask_token_prob, MASK, unmasked_K)
         ids_L = ids_L.at[positions_K].set(jnp.where(corrupted_K, replacement_K, targets_K))
         return MaskedBatch(ids_L, positions_K, targets_K, predicted_K.astype(jnp.float32), count, num_eligible)
 

@@ -45,8 +45,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: Teacher 
     num_slots = masking.count_slots(cfg.eval.mask_rate, dataset.seq_len, unit)
 
     def compute_eval_mask(text, key_B, hparams):
-        no_tokens = np.ones(1)  # as cdf_V: no token becomes a random one
-        masked, _ = masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=num_slots, cdf_V=no_tokens, unit=unit)
+        masked, _ = masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=num_slots, unit=unit)
         return masked.ids_BxL == MASK
 
     return types.Objective(

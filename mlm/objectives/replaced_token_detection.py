@@ -19,13 +19,12 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score, make_reference
 from mlm.base.special import NUM_SPECIAL
-from mlm.objectives import heads, masking
+from mlm.objectives import heads, masking, scores
 
 TERM = "replaced_token_detection"
 TABLES = ("token", "position", "type")  # the embeddings that a generator may share
-NATS, WEIGHT = f"{TERM}_nats", f"{TERM}_weight"
-LOSS = Score("loss", "held-out loss", (NATS, WEIGHT), unit="nats per token", better=-1, chart=True)
-ACCURACY = Score("accuracy", "held-out accuracy", ("correct", WEIGHT), better=1, share=True, chart=True)
+WEIGHT = f"{TERM}_weight"
+LOSS, ACCURACY = scores.build_loss_score(TERM, "nats per token"), scores.build_score("accuracy", WEIGHT)
 GENERATOR = ("mlm_nats", "mlm_weight")
 ORIGINAL = ("original",), "share of replaced tokens"  # columns and name of the reference
 SCORES = (
@@ -154,18 +153,14 @@ def insert_samples(key_B, ids_BxL, masked: masking.MaskedBatch, logits_BxKxV):
 
 def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
     """The traced values: those of the masks and of the samples, and the weight of the discriminator's loss."""
-    weight = np.float32(cfg.replaced_token_detection.discriminator_weight)
-    return masking.make_train_hparams(cfg) | make_sample_hparams(cfg) | {"discriminator_weight": weight}
+    names = ("temperature", "discriminator_weight")
+    own = {name: np.float32(getattr(cfg.replaced_token_detection, name)) for name in names}
+    return masking.make_train_hparams(cfg) | own
 
 
 def make_eval_hparams(cfg: config.Config) -> dict[str, np.generic]:
     """The traced values of an evaluation: those of the masks and of the samples."""
-    return masking.make_eval_hparams(cfg) | make_sample_hparams(cfg)
-
-
-def make_sample_hparams(cfg: config.Config) -> dict[str, np.generic]:
-    """The traced value of the generator's samples."""
-    return {"temperature": np.float32(cfg.replaced_token_detection.temperature)}
+    return masking.make_eval_hparams(cfg) | {"temperature": np.float32(cfg.replaced_token_detection.temperature)}
 
 
 def check(cfg: config.Config) -> None:

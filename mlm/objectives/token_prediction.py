@@ -10,13 +10,7 @@ import numpy as np
 from mlm.base import config, types
 from mlm.base.estimates import Score, make_reference
 from mlm.base.special import NUM_SPECIAL
-from mlm.objectives.cross_entropy import (
-    blocked_cross_entropy,
-    compute_logit,
-    compute_logit_margin,
-    cross_entropy,
-    measure_blocked_cross_entropy,
-)
+from mlm.objectives import cross_entropy, scores
 
 
 def compute_log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
@@ -37,7 +31,7 @@ def compute_token_loss(params, model, h_BxKxD, target_BxK):
     if model.vocab_block:
         h_NxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD.reshape(-1, h_BxKxD.shape[-1]))
         target_N = target_BxK.reshape(-1)
-        values = measure_blocked_cross_entropy(model.vocab_block, h_NxD, table_VxD, bias_V, target_N)
+        values = cross_entropy.measure_blocked_cross_entropy(model.vocab_block, h_NxD, table_VxD, bias_V, target_N)
         return tuple(x_N.reshape(target_BxK.shape) for x_N in values)
     logits_BxKxV = model.logits(params, h_BxKxD)
     label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
@@ -54,14 +48,14 @@ def compute_token_loss_fast(params, model, h_BxKxD, target_BxK, smoothing: float
     if model.lm_head is not None:
         h_BxKxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD)
         h_NxD, target_N = h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), target_BxK.reshape(-1)
-        blocked = functools.partial(blocked_cross_entropy, model.vocab_block)
-        compute_nats = blocked if model.vocab_block else cross_entropy
+        blocked = functools.partial(cross_entropy.blocked_cross_entropy, model.vocab_block)
+        compute_nats = blocked if model.vocab_block else cross_entropy.cross_entropy
         nats_N, correct_N = compute_nats(h_NxD, table_VxD, bias_V, target_N)
         cross_entropy_N = nats_N
         if smoothing:
-            nats_N += smoothing * compute_logit_margin(h_NxD, table_VxD, bias_V, target_N)
+            nats_N += smoothing * cross_entropy.compute_logit_margin(h_NxD, table_VxD, bias_V, target_N)
         if z_loss:
-            nats_N += z_loss * (cross_entropy_N + compute_logit(h_NxD, table_VxD, bias_V, target_N)) ** 2
+            nats_N += z_loss * (cross_entropy_N + cross_entropy.compute_logit(h_NxD, table_VxD, bias_V, target_N)) ** 2
         return nats_N.reshape(target_BxK.shape), correct_N.reshape(target_BxK.shape)
     logits_BxKxV = model.logits(params, h_BxKxD)
     label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
@@ -110,14 +104,11 @@ def compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK) -> dict:
 
 def build_scores(term: str, unit: str) -> tuple[Score, ...]:
     """Loss, perplexity and accuracy of a term's predictions and of the unigram baseline."""
-    nats, weight = f"{term}_nats", f"{term}_weight"
-    scores = (
-        Score("loss", "held-out loss", (nats, weight), unit=unit, better=-1, chart=True),
-        Score("perplexity", "held-out perplexity", (nats, weight), "exp_mean", format=".2f", better=-1),
-        Score("accuracy", "held-out accuracy", ("correct", weight), better=1, share=True, chart=True),
-    )
+    loss, accuracy = scores.build_loss_score(term, unit), scores.build_score("accuracy", f"{term}_weight")
+    perplexity = Score("perplexity", "held-out perplexity", loss.columns, "exp_mean", format=".2f", better=-1)
+    model_scores = (loss, perplexity, accuracy)
     unigram_columns = ("unigram_nats", "unigram_nats", "unigram_correct")
-    return *scores, *(
+    return *model_scores, *(
         make_reference(score, f"unigram_{score.name}", f"unigram {score.name}", (column,), "unigram")
-        for score, column in zip(scores, unigram_columns, strict=True)
+        for score, column in zip(model_scores, unigram_columns, strict=True)
     )

@@ -1,7 +1,7 @@
 """How the tensors that transformers' AutoModelForMaskedLM, or a GPT-2's class, saves map to our parameters.
 
-To add a model_type: an entry of architectures.toml, and where its config.json needs more than names a module that reads
-and builds it.
+To add a model_type: an entry of architectures.toml, and where its config.json needs more than names its functions in
+model_types.py.
 """
 
 import re
@@ -11,8 +11,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from mlm.base import config
 from mlm.models.hub import settings
 
+# Fields of config.model that choose a block.
+BLOCK_FIELDS = (
+    *("norm", "first_norm", "bias", "layer_scale", "qk_norm", "attention_gate", "local_window", "embedding_dim"),
+    *("num_unique_layers", "relative_bias", "rope_scaling"),
+)
 NUM_QKV = 3  # queries, keys and values, which one matrix gives in our parameters
 LEAVES = {
     "table": {"weight": "embedding"},
@@ -59,6 +67,12 @@ class TensorMapping(NamedTuple):
     lm_head: bool = False  # whether it belongs to the output layer
     transposed: bool = False  # whether its outputs come first
 
+    def select_part(self, leaf: np.ndarray) -> np.ndarray:
+        """The part of our parameter that the tensor holds, a view in the tensor's shape."""
+        part = leaf if self.layer is None else leaf[self.layer]
+        part = part if self.qkv_index is None else np.split(part, NUM_QKV, -1)[self.qkv_index]
+        return part.T if self.transposed else part
+
 
 def read_architectures() -> dict[str, HubArchitecture]:
     """The entries of architectures.toml by model_type."""
@@ -78,6 +92,34 @@ def _make_architecture(names, heads, **entry) -> HubArchitecture:
 
 
 ARCHITECTURES = read_architectures()
+
+
+def build_entries(model: config.Model, model_type: str, order_V, required: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """The entries of a config.json that all architectures have.
+
+    order_V: as in hub.read_folder; required: fields of config.model that its other entries need. Raises ConfigError for
+    a model that the class of this model_type is not.
+    """
+    architecture, names = ARCHITECTURES[model_type], ARCHITECTURES[model_type].names
+    blocks = {field: getattr(config.Model(), field) for field in BLOCK_FIELDS if field not in architecture.own_blocks}
+    eps = {names.eps: model.norm_eps} if names.eps else {}
+    own_eps = {} if eps else {"norm_eps": names.default_eps}
+    required = {**required, **architecture.model, **own_eps, **blocks}
+    settings.require_fields(model, required, f"transformers' {model_type} needs")
+    entries = {
+        "architectures": [architecture.model_class],
+        "model_type": model_type,
+        **{name: getattr(model, field) for field, name in {**names.sizes, **names.dropout}.items()},
+        names.max_positions: model.max_positions,
+        **eps,
+        names.activation: settings.name_activation(model.activation, names.activations),
+        "initializer_range": model.init_std or 0.02,
+        "tie_word_embeddings": model.tie_embeddings,
+        "dtype": "float32",
+        **settings.build_vocabulary_entries(order_V),
+    }
+    settings.require_settings(f"transformers' {model_type}", entries, architecture.required_settings)
+    return entries | dict(architecture.required_settings)
 
 
 def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool = True) -> Iterator[TensorMapping]:

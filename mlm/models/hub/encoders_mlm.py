@@ -27,19 +27,14 @@ class AttentionBlock(nn.Module):
         super().__init__()
         self.model, has_bias = model, model.bias == "all"
         self.out = Dense(model.width, model.width, has_bias)
-        if model.qk_norm:
-            head_dim = model.width // model.num_heads
-            self.q_norm, self.k_norm = Norm(model, head_dim), Norm(model, head_dim)
+        make_norm = lambda: Norm(model, model.width // model.num_heads) if model.qk_norm else nn.Identity()
+        self.q_norm, self.k_norm = make_norm(), make_norm()
         if model.attention_gate:
             self.gate = Dense(model.width, model.num_heads, has_bias)
 
     def split_heads(self, x_BxLxE, num_parts):
         """The heads of each part of the last axis, BxLxHxd."""
         return x_BxLxE.unflatten(-1, (num_parts, self.model.num_heads, -1)).unbind(2)
-
-    def normalize(self, q, k):
-        """The queries and keys after model.qk_norm."""
-        return (self.q_norm(q), self.k_norm(k)) if self.model.qk_norm else (q, k)
 
     def mix(self, x_BxLxD, q, k, v, mask_BxHxLxS):
         """The output for the queries of x_BxLxD."""
@@ -72,7 +67,7 @@ class Attention(AttentionBlock):
     def project(self, x_BxLxD):
         """q, k and v, each BxLxHxd."""
         q, k, v = self.split_heads(self.qkv(x_BxLxD), 3)
-        return *self.normalize(q, k), v
+        return self.q_norm(q), self.k_norm(k), v
 
     def score_distances(self, q, k, relative_RxD, row_LxL):
         """What the scores BxHxLxL have of distances beside content."""
@@ -289,8 +284,7 @@ class Encoder(nn.Module):
     def __init__(self, model, layer=None):
         super().__init__()
         self.model, self.stack = model, Stack(model, (layer or LAYERS[model.family])(model))
-        if model.norm_placement != "post":
-            self.norm = Norm(model, model.width)
+        self.norm = nn.Identity() if model.norm_placement == "post" else Norm(model, model.width)
         if model.positions == "relative" or model.relative_bias:
             self.relative_bias = nn.Parameter(torch.empty(NUM_BUCKETS, model.num_heads))
         if model.positions == "disentangled":
@@ -303,8 +297,7 @@ class Encoder(nn.Module):
     def forward(self, x_BxLxD, segments_BxL, is_left_only):
         """The states below the first layer and above each one; segments_BxL: 0 on padding."""
         if self.model.family == "transformer":
-            masks = self.make_masks(segments_BxL, is_left_only)
-            states = self.stack(x_BxLxD, *masks, *self.embed_distances(x_BxLxD))
+            states = self.stack(x_BxLxD, *self.make_context(segments_BxL, is_left_only))
         elif self.model.family == "rnn" or self.model.cell == "conv":
             states = self.stack(x_BxLxD, segments_BxL, is_left_only)
         elif self.model.family == "mixer":
@@ -312,15 +305,17 @@ class Encoder(nn.Module):
         else:
             states = self.stack(self.mix_neighbors(x_BxLxD, segments_BxL, is_left_only))
             states[0] = x_BxLxD
-        return [*states[:-1], states[-1] if self.model.norm_placement == "post" else self.norm(states[-1])]
+        return [*states[:-1], self.norm(states[-1])]
 
     def find_visible(self, segments_BxL, is_left_only):
         """visible_BxLxL: the tokens of its segment that each token sees."""
         visible_BxLxL = segments_BxL[:, :, None] == segments_BxL[:, None]
         return visible_BxLxL.tril() if self.model.directionality == "causal" or is_left_only else visible_BxLxL
 
-    def make_masks(self, segments_BxL, is_left_only):
-        """What is added to the scores of attention in global and in local layers."""
+    def make_context(self, segments_BxL, is_left_only):
+        """What is added to the scores of attention in global and in local layers, the embeddings of distances that
+        queries and keys meet, and the row of each query and key; None where they meet none.
+        """
         model, place_L = self.model, torch.arange(segments_BxL.shape[1], device=segments_BxL.device)
         distance_LxL = place_L - place_L[:, None]
         visible_Bx1xLxL = self.find_visible(segments_BxL, is_left_only)[:, None]
@@ -332,15 +327,10 @@ class Encoder(nn.Module):
         near_LxL = distance_LxL.abs() <= model.local_window // 2
         masks = visible_Bx1xLxL, visible_Bx1xLxL & near_LxL
         dtype = self.stack.layers["layer"].attention.qkv.kernel.dtype
-        return [torch.where(mask, bias_HxLxL, -math.inf).to(dtype) for mask in masks]
-
-    def embed_distances(self, x_BxLxD):
-        """The embeddings of distances and the row of each query and key; None where queries and keys meet none."""
-        if self.model.positions != "disentangled":
-            return None, None
-        place_L = torch.arange(x_BxLxD.shape[1], device=x_BxLxD.device)
-        row_LxL = compute_rows(self.model, place_L[:, None] - place_L)
-        return self.relative_norm(self.relative_embedding), row_LxL
+        context = [torch.where(mask, bias_HxLxL, -math.inf).to(dtype) for mask in masks]
+        if model.positions != "disentangled":
+            return *context, None, None
+        return *context, self.relative_norm(self.relative_embedding), compute_rows(model, -distance_LxL)
 
     def list_neighbors(self):
         """The places that a feedforward model reads, counted from the token itself."""

@@ -13,11 +13,9 @@ from flax import traverse_util
 from mlm.base import config, errors, files, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.models import layers, transformer
-from mlm.models.hub import bert, gpt2, heads, modern_bert, neo_bert, settings, tensors
+from mlm.models.hub import heads, model_types, settings, tensors
 from mlm.models.hub.architecture import ARCHITECTURES, NUM_QKV, canonical_name, map_tensors
 
-# The module of each model_type.
-MAPPING_MODULES = dict.fromkeys(ARCHITECTURES, bert) | {"gpt2": gpt2, "modernbert": modern_bert, "neobert": neo_bert}
 # Our parameters with an entry per vocabulary entry.
 VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
 LAYERS_PARAM = ("body", "stack", "layers", "layer", "attention", "out", "kernel")  # has an axis of layers, as any other
@@ -56,12 +54,13 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     folder = Path(folder)
     where, tensors_path = str(folder / settings.CONFIG_FILE), str(folder / tensors.TENSOR_FILE)
     config_json = files.read_json_object(folder / settings.CONFIG_FILE)
-    model, vocab_size, first_position = _read_model(where, config_json)
-    module, architecture = _get_mapping(config_json)
-    size = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (module is gpt2)
+    model, vocab_size = _read_model(where, config_json)
+    model_type, architecture = config_json["model_type"], ARCHITECTURES[config_json["model_type"]]
+    first_position = config_json.get(architecture.names.max_positions, model.max_positions) - model.max_positions
+    size = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (model_type == "gpt2")
     errors.require(vocab_size == size, f"{where}: vocab_size", vocab_size, f"{size}, the size of the tokenizer's")
     with tensors.open_tensors(folder) as file_by_name:
-        names = _canonical_names(tensors_path, file_by_name, module, architecture, is_tied=model.tie_embeddings)
+        names = _canonical_names(tensors_path, file_by_name, architecture, is_tied=model.tie_embeddings)
         shapes = _param_shapes(model, vocab_size)
         map_model = functools.partial(map_tensors, architecture, is_tied=model.tie_embeddings)
         outside_layers = {mapping.path: mapping for mapping in map_model(0)}
@@ -75,10 +74,9 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
             if mapping.path in shapes and (has_lm_head or not mapping.lm_head):
                 is_present = mapping.name in names  # the first missing tensor ends a config.json of a billion layers
                 errors.require(is_present, f"{tensors_path}: tensors", len(names), f"{mapping.name} among them")
+                shape = _tensor_shape(mapping, shapes, first_position)
+                tensors.check_tensor(tensors_path, file_by_name, names[mapping.name], shape)
                 mappings.append(mapping)
-        for mapping in mappings:
-            shape = _tensor_shape(mapping, shapes, first_position)
-            tensors.check_tensor(tensors_path, file_by_name, names[mapping.name], shape)
         read = functools.partial(tensors.read_tensor, tensors_path, file_by_name)
         mapped = {mapping.name: read(names[mapping.name]) for mapping in mappings}
         unused = {
@@ -96,7 +94,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     if ("position", "embedding") in outside_layers:
         name = outside_layers["position", "embedding"].name
         unused[name], mapped[name] = np.split(mapped[name], [first_position])
-    order_E = neo_bert.order_qkv(model.width, model.num_heads) if module is neo_bert else None
+    order_E = model_types.order_neo_bert_qkv(model.width, model.num_heads) if model_type == "neobert" else None
     params = _build_params(mappings, mapped, shapes, order_V, order_E)
     return HubModel(model, params, config_json, unused, has_lm_head, label_head)
 
@@ -114,28 +112,26 @@ def export_tensors(
     order_V: as there; unused_tensors: as in HubModel; has_lm_head: whether to export the output layer over the
     vocabulary.
     """
-    (module, architecture), exported = _get_mapping(config_json), dict(unused_tensors or {})
+    architecture, exported = ARCHITECTURES[config_json["model_type"]], dict(unused_tensors or {})
     leaves = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params).items()}
     if ("type", "embedding") not in leaves:  # transformers needs one, our models do not
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
     is_tied, num_layers = ("output", "embedding") not in leaves, len(leaves[LAYERS_PARAM])
     sizes = (config_json[architecture.names.sizes[name]] for name in ("width", "num_heads"))
-    order_E = neo_bert.order_qkv(*sizes) if module is neo_bert else None
+    order_E = model_types.order_neo_bert_qkv(*sizes) if config_json["model_type"] == "neobert" else None
     for mapping in map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
-        x = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
-        if mapping.qkv_index is not None:
-            x = np.split(x, NUM_QKV, -1)[mapping.qkv_index]
+        x = mapping.select_part(leaves[mapping.path])
         if order_E is not None and "qkv" in mapping.path:
-            x = x[..., np.argsort(order_E)]
+            x = x[np.argsort(order_E)]
         if mapping.path in VOCABULARY_PARAMS:
             x = x[np.argsort(order_V)]
         if mapping.path[0] == "position":
             num_missing = config_json.get("max_position_embeddings", len(x)) - len(x)
             x = np.concatenate([exported.get(mapping.name, np.zeros((num_missing, x.shape[1]), x.dtype)), x])
-        exported[mapping.name] = x.T if mapping.transposed else x
-    if module is bert and not is_tied and has_lm_head:  # transformers 4 reads the bias by this name, 5 by the decoder's
+        exported[mapping.name] = x
+    if architecture.lm_head_bias and has_lm_head and not is_tied:  # the name in transformers 4, which 5 does not read
         exported.setdefault(architecture.lm_head_bias, exported[f"{architecture.decoder}.bias"])
     return exported
 
@@ -154,32 +150,34 @@ def build_config_json(
     order_V: as for `read_folder`; pooler: config.finetune.pooler, of classes with the same encoder one has each.
     """
     if has_lm_head and model.directionality == "causal":
-        return gpt2.build_config_json(model, order_V)
+        return model_types.build_gpt2(model, order_V)
     if model.family == "transformer" and model.positions == "rotary":
-        return modern_bert.build_config_json(model, order_V)
-    return bert.build_config_json(model, order_V, pooler=pooler)
+        return model_types.build_modern_bert(model, order_V)
+    return model_types.build_bert(model, order_V, pooler=pooler)
 
 
 def build_changed_entries(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
     """The entries of a config.json that are others when it is written again.
 
-    A GPT-2's vocabulary has all our special tokens then; the folder of a NeoBERT has no file of code.
+    A GPT-2's vocabulary has all our special tokens then; a NeoBERT names the published classes, since its folder has no
+    file of code.
     """
     if "auto_map" in config_json and config_json["model_type"] == "neobert":
-        return neo_bert.name_published_classes(config_json)
-    return settings.build_vocabulary_entries(order_V) if _get_mapping(config_json)[0] is gpt2 else {}
+        names = {key: str(name).rpartition("--")[2] for key, name in config_json["auto_map"].items()}
+        return {"auto_map": {key: f"{model_types.NEO_BERT_REPOSITORY}--{name}" for key, name in names.items()}}
+    return settings.build_vocabulary_entries(order_V) if config_json["model_type"] == "gpt2" else {}
 
 
-def _get_mapping(config_json):
-    """(the module with the tensor names, the architecture) of a config.json."""
-    module = MAPPING_MODULES[config_json["model_type"]]
-    return module, ARCHITECTURES[config_json["model_type"]]
-
-
-def _read_model(where, config_json):
+def _read_model(where, config_json) -> tuple[config.Model, int]:
+    """(config.model, size of the vocabulary) of a config.json that our models can be."""
     model_type: Any = config_json.get("model_type")
-    errors.require_one_of(f"{where}: model_type", model_type, list(MAPPING_MODULES))
-    return MAPPING_MODULES[model_type].read_model(where, config_json)
+    errors.require_one_of(f"{where}: model_type", model_type, list(ARCHITECTURES))
+    architecture = ARCHITECTURES[model_type]
+    config_json = {**architecture.default_settings, **config_json}
+    settings.require_settings(where, config_json, architecture.required_settings)
+    fields = settings.read_fields(where, config_json, architecture.names)
+    fields |= model_types.READERS[model_type](where, config_json, fields) | architecture.model
+    return config.Model(**fields), settings.get_integer(where, config_json, "vocab_size", 1)
 
 
 def compute_digest(folder: Path | str) -> str:
@@ -251,7 +249,7 @@ def write_folder(folder: Path | str, config_json: Mapping[str, Any], arrays: Map
     tensors.write_tensors(Path(folder), arrays)
 
 
-def _canonical_names(tensors_path, names_in_file, module, architecture, *, is_tied) -> dict[str, str]:
+def _canonical_names(tensors_path, names_in_file, architecture, *, is_tied) -> dict[str, str]:
     """The name in the file of each tensor, by its canonical name."""
     names: dict[str, str] = {}
     for name_in_file in names_in_file:
@@ -260,7 +258,7 @@ def _canonical_names(tensors_path, names_in_file, module, architecture, *, is_ti
             is_new = name not in names or name == architecture.lm_head_bias
             errors.require(is_new, f"{tensors_path}: {name_in_file}", names.get(name), "it once")
             names[name] = name_in_file
-    if module is bert and not is_tied and architecture.lm_head_bias in names:  # a file of transformers 4 has no other
+    if not is_tied and architecture.lm_head_bias in names:  # a file of transformers 4 has no other
         names.setdefault(f"{architecture.decoder}.bias", names[architecture.lm_head_bias])
     return names
 
@@ -289,11 +287,8 @@ def _build_params(mappings, mapped, shapes, order_V, order_E) -> types.Params:
     for mapping in mappings:
         x = mapped.pop(mapping.name)
         if mapping.path in VOCABULARY_PARAMS:
-            x = (gpt2.extend_embeddings(x, order_V) if len(x) < len(order_V) else x)[order_V]
+            x = (model_types.extend_gpt2_embeddings(x, order_V) if len(x) < len(order_V) else x)[order_V]
             leaves[mapping.path] = np.zeros(x.shape, np.float32)
-        leaf = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
-        if mapping.qkv_index is not None:
-            leaf = np.split(leaf, NUM_QKV, -1)[mapping.qkv_index]
-        x = x.T if mapping.transposed else x
-        leaf[...] = x if order_E is None or "qkv" not in mapping.path else x[..., order_E]
+        part = mapping.select_part(leaves[mapping.path])
+        part[...] = x if order_E is None or "qkv" not in mapping.path else x[order_E]
     return traverse_util.unflatten_dict(leaves)

@@ -63,8 +63,7 @@ class MLMModel(PreTrainedModel):
             self.position = make_table(model.max_positions, model.embedding_dim)
         if model.type_vocab_size:
             self.token_type = make_table(model.type_vocab_size, model.embedding_dim)
-        if model.embed_norm:
-            self.embed_norm = Norm(model, model.embedding_dim)
+        self.embed_norm = Norm(model, model.embedding_dim) if model.embed_norm else nn.Identity()
         if model.embedding_dim != model.width:
             self.embed_projection = Dense(model.embedding_dim, model.width, model.bias in ("all", "norms"))
         self.add_encoder()
@@ -117,8 +116,7 @@ class MLMModel(PreTrainedModel):
         if model.type_vocab_size:
             types_BxL = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
             x = x + self.token_type["embedding"][types_BxL]
-        x = self.embed_norm(x) if model.embed_norm else x
-        x = F.dropout(x, model.dropout, self.training)
+        x = F.dropout(self.embed_norm(x), model.dropout, self.training)
         return x if model.embedding_dim == model.width else self.embed_projection(x)
 
     def encode(self, input_ids, attention_mask=None, token_type_ids=None):

@@ -28,7 +28,7 @@ class CrossAttention(AttentionBlock):
 
     def forward(self, x_BxLxD, source_BxSxD, is_seen_Bx1x1xS):
         (q,), (k, v) = self.split_heads(self.query(x_BxLxD), 1), self.split_heads(self.source(source_BxSxD), 2)
-        return self.mix(x_BxLxD, *self.normalize(q, k), v, is_seen_Bx1x1xS)
+        return self.mix(x_BxLxD, self.q_norm(q), self.k_norm(k), v, is_seen_Bx1x1xS)
 
 
 class DecoderLayer(TransformerLayer):
@@ -53,9 +53,8 @@ class Decoder(Encoder):
 
     def forward(self, x_BxLxD, segments_BxL, source_BxSxD, is_seen_BxS):
         """The last states; is_seen_BxS: which tokens of the source are no padding."""
-        own = *self.make_masks(segments_BxL, False), *self.embed_distances(x_BxLxD)
-        h_BxLxD = self.stack(x_BxLxD, *own, source_BxSxD, is_seen_BxS[:, None, None])[-1]
-        return h_BxLxD if self.model.norm_placement == "post" else self.norm(h_BxLxD)
+        context = *self.make_context(segments_BxL, False), source_BxSxD, is_seen_BxS[:, None, None]
+        return self.norm(self.stack(x_BxLxD, *context)[-1])
 
 
 class RecurrentDecoder(nn.Module):

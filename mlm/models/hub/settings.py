@@ -19,11 +19,6 @@ TORCH_FILES = ("modeling_mlm.py", "encoders_mlm.py", "layers_mlm.py", "recurrenc
 MAX_INT = 2**31 - 1
 # config.model.activation by the name in a config.json; of two names for one activation the first is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-# Fields of config.model that choose a block.
-BLOCK_FIELDS = (
-    *("norm", "first_norm", "bias", "layer_scale", "qk_norm", "attention_gate", "local_window", "embedding_dim"),
-    *("num_unique_layers", "relative_bias", "rope_scaling"),
-)
 
 
 def get_integer(where: str, config_json: Mapping, name: str, low: int, default: int | None = None) -> int:
@@ -65,6 +60,8 @@ class EntryNames(NamedTuple):
     eps: str  # "": it has none, the default is always that of transformers
     activation: str
     default_eps: float
+    max_positions: str = "max_position_embeddings"
+    default_max_positions: int | None = None
     default_activation: str = "gelu"
     default_dropout: float = 0.1
     activations: Mapping[str, str] = ACTIVATIONS
@@ -73,6 +70,7 @@ class EntryNames(NamedTuple):
 def read_fields(where: str, config_json: Mapping, names: EntryNames) -> dict[str, Any]:
     """The fields of config.model that a config.json of any architecture has; the heads divide the width."""
     fields: dict[str, Any] = {field: get_integer(where, config_json, name, 1) for field, name in names.sizes.items()}
+    max_positions = get_integer(where, config_json, names.max_positions, 1, names.default_max_positions)
     width, num_heads = fields["width"], fields["num_heads"]
     expected = f"a divisor of {names.sizes['width']} = {width}"
     errors.require(width % num_heads == 0, f"{where}: {names.sizes['num_heads']}", num_heads, expected)
@@ -83,25 +81,11 @@ def read_fields(where: str, config_json: Mapping, names: EntryNames) -> dict[str
     is_tied: Any = config_json.get("tie_word_embeddings", True)
     errors.require(isinstance(is_tied, bool), f"{where}: tie_word_embeddings", is_tied, "true or false")
     return fields | {
+        "max_positions": max_positions,
         "norm_eps": eps,
         "activation": get_activation(where, config_json, names.activation, names.default_activation, names.activations),
         "tie_embeddings": is_tied,
         "init_std": get_fraction(where, config_json, "initializer_range", 0.02),
-    }
-
-
-def build_entries(model: config.Model, model_type: str, model_class: str, names: EntryNames, order_V) -> dict[str, Any]:
-    """The entries of a config.json that all architectures have; order_V: as in hub.read_folder."""
-    return {
-        "architectures": [model_class],
-        "model_type": model_type,
-        **{name: getattr(model, field) for field, name in {**names.sizes, **names.dropout}.items()},
-        **({names.eps: model.norm_eps} if names.eps else {}),
-        names.activation: name_activation(model.activation, names.activations),
-        "initializer_range": model.init_std or 0.02,
-        "tie_word_embeddings": model.tie_embeddings,
-        "dtype": "float32",
-        **build_vocabulary_entries(order_V),
     }
 
 
@@ -124,12 +108,6 @@ def require_fields(model: config.Model, required: Mapping[str, Any], reason: str
         value = getattr(model, field)
         is_width = (field, value) == ("embedding_dim", model.width)  # as 0: the embeddings are not projected
         errors.require(value == expected or is_width, f"config.model.{field}", value, f"{expected}, which {reason}")
-
-
-def require_default_blocks(model: config.Model, model_type: str, own_fields: Sequence[str] = ()) -> None:
-    """Raises ConfigError for a block that the class of a model_type lacks; own_fields: of those that it has."""
-    required = {field: getattr(config.Model(), field) for field in BLOCK_FIELDS if field not in own_fields}
-    require_fields(model, required, f"transformers' {model_type} needs")
 
 
 def build_own_config_json(
