@@ -92,14 +92,13 @@ def main(words: list[str]) -> None:
 
 def submit_job(cfg, args, config_flags: command.ConfigFlags) -> None:
     """Submits a job whose commands pack a share each, or prints it with --dry_run."""
-    from mlm.launch import pack_job
+    from mlm.launch.sweep import submit
 
     values = {name: getattr(args, name) for name in ("recipe", "processes")}
     flags = [f"--{name}={value}" for name, value in values.items() if value]
     flags += ["--verify"] if args.verify else []
     flags += itertools.starmap(fields.format_flag, config_flags.overrides.items())
-    options = {name: getattr(args, name) for name in pack_job.PackOptions._fields}
-    pack_job.submit_packing(cfg, flags, config_flags.path, pack_job.PackOptions(**options))
+    submit.submit_packing(cfg, flags, config_flags.path, args)
 
 
 def print_summary(packed, cfg, seconds: float) -> None:

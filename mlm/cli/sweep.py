@@ -242,8 +242,7 @@ def submit_points(sweep: Sweep) -> None:
     training = [f"--{flag.name}={values[flag.name]}" for flag in TRAINING_FLAGS if values[flag.name] != flag.default]
     flags, base = tuple(sweep.format_flags()), sweep.config_flags.load_base()
     submitted = submit.Sweep(args.experiment, sweep.root, sweep.configs, flags, tuple(training), base, path)
-    options = {name: getattr(args, name) for name in submit.SubmitOptions._fields}
-    submit.submit_sweep(submitted, submit.SubmitOptions(**options))
+    submit.submit_sweep(submitted, args)
 
 
 def list_points(sweep: Sweep) -> None:
