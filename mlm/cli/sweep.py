@@ -215,12 +215,9 @@ def run_points(sweep: Sweep) -> None:
         table_rehearsal.check_table(sweep.experiment, configs)
     sweep_runner = runner.SweepRunner(sweep.root, configs, num_workers=args.workers, vmap_runs=args.vmap_runs)
     sweep_runner.run()
-    num_done = sum(map(sweep_state.is_done, configs))
-    if sweep_runner.signal is not None:
-        print(f"stopped; {num_done} of {len(configs)} points are done; the same command continues")
-        sys.exit(128 + sweep_runner.signal)
     try:
         if args.points:
+            num_done = sum(map(sweep_state.is_done, configs))
             print(f"{num_done} of {len(configs)} selected points are done")
         else:
             print_table(sweep, has_report=True)

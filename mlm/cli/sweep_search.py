@@ -68,16 +68,13 @@ def search_points(sweep) -> None:
 
 
 def train_trials(root: Path, points: list, args) -> None:
-    """Trains the points that are not done. Exits after a signal, and with 1 if one failed but did not diverge."""
+    """Trains the points that are not done. Exits with 1 if one failed but did not diverge."""
     from mlm.launch.sweep import runner, search, sweep_state
 
     if not points:
         return
     sweep_runner = runner.SweepRunner(root, points, num_workers=args.workers, vmap_runs=args.vmap_runs)
     sweep_runner.run()
-    if sweep_runner.signal is not None:
-        print("stopped; the same command continues")
-        sys.exit(128 + sweep_runner.signal)
     failures = sweep_runner.failures.items()
     if failed := {workdir: error for workdir, error in failures if not error.startswith(search.DIVERGED)}:
         for line in sweep_state.describe_failures(failed):

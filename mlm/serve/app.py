@@ -89,7 +89,7 @@ class ModelServer:
         models = [
             {
                 "name": panel.name,
-                "description": panels.describe_model(panel.model),
+                "description": panels.describe_panel(panel),
                 "unsupported": panel.unsupported,
                 "is_optimum": isinstance(panel, panels.OptimumPanel),
             }
@@ -172,9 +172,9 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], host: str, po
         for name, model in models.items():
             print(f"{name}: compiling", flush=True)
             model_panels.append(panels.prepare_panel(name, model, lines))
-        known = panels.find_optimum(list(models.values()))
-        examples = panels.choose_examples(model_panels, known.list_examples() if known else ())
-        model_server = ModelServer([*model_panels, *([panels.OptimumPanel(known)] if known else [])], examples)
+        optimum = panels.find_optimum(list(models.values()))
+        examples = panels.choose_examples(model_panels, optimum.list_examples() if optimum else ())
+        model_server = ModelServer([*model_panels, *([optimum] if optimum else [])], examples)
         server = make_server(model_server.routes(), host)
         bound.listen()
         signal.signal(signal.SIGINT, signal.default_int_handler)

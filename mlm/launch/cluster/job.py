@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from mlm.base import buckets, errors, fields, files, text_files
+from mlm.base import buckets, errors, fields, text_files
 from mlm.launch.cluster.accelerators import GPUS
 
 NO_OPTIONS = MappingProxyType({})
@@ -188,22 +188,6 @@ def split_flags(job: Job, name: str, dashes: str = "--") -> list[str]:
     raise errors.ConfigError(
         f"--option={name} = {job.options[name]!r}: expected flags, each as --name=value, separated by spaces"
     )
-
-
-def write_script(cluster: Cluster, job: Job) -> Path:
-    """Writes the job's file, which identifies it; returns its path."""
-    job.folder.mkdir(parents=True, exist_ok=True)
-    path = job.folder / cluster.FILE
-    files.write_text(path, cluster.render_script(job))
-    return path
-
-
-def print_submission(cluster: Cluster, jobs: Sequence[Job]) -> None:
-    """Prints the lines that would submit the jobs, then their files."""
-    for job in jobs:
-        print(cluster.format_submission(job, job.folder / cluster.FILE))
-    for job in jobs:
-        print(f"\n==> {job.folder / cluster.FILE} <==\n{cluster.render_script(job)}", end="")
 
 
 def require_tools(names: Sequence[str]) -> None:

@@ -30,7 +30,6 @@ from mlm.launch.cluster.job import (
     find_data_paths,
     make_job_name,
     parse_options,
-    print_submission,
     require_tools,
 )
 from mlm.launch.sweep import jobs, sweep_points, sweep_state
@@ -148,13 +147,19 @@ def submit_packing(cfg: config.Config, flags: Sequence[str], config_path: str, a
 def submit_jobs(
     root: Path, snapshot: code_snapshot.CodeSnapshot, args: argparse.Namespace, make_jobs: Callable[[], list[tuple]]
 ) -> None:
-    """Submits what make_jobs() lists, or prints it with --dry_run. No other process submits to `root` meanwhile.
+    """Submits what make_jobs() lists, or with --dry_run prints the lines that would submit it, and the jobs' files.
+
+    No other process submits to `root` meanwhile.
 
     make_jobs: () -> jobs, each with the names of the points' folders of each of its commands, and a line about both.
     """
     cluster = CLUSTERS[args.cluster]
     if args.dry_run:
-        print_submission(cluster, [job for job, *_ in make_jobs()])
+        planned = [(job, job.folder / cluster.FILE) for job, *_ in make_jobs()]
+        for job, path in planned:
+            print(cluster.format_submission(job, path))
+        for job, path in planned:
+            print(f"\n==> {path} <==\n{cluster.render_script(job)}", end="")
         return
     require_tools(cluster.TOOLS)
     with jobs.lock_registry(root):
