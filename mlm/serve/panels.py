@@ -171,7 +171,7 @@ def find_similar_words(panel: ModelPanel, request: PanelRequest) -> dict:
             "before": other.text[: other.start],
             "after": other.text[other.start + len(other.word) :],
         }
-        for other in neighbors.rank_neighbors(state, panel.words, list(panel.lines.values()), TOP_K)
+        for other in neighbors.rank_neighbors(state, panel.words, dict(enumerate(panel.lines.values())), TOP_K)
     ]
     return {"text": text, "near": near}
 
@@ -215,9 +215,9 @@ def prepare_panel(name: str, model: LanguageModel, lines: Mapping[int, str]) -> 
     """The panel of a model. Every task runs once, for two lengths, to compile its programs."""
     panel = ModelPanel(name, model, {}, lines)
     if texts := list(lines.values()):
-        panel = panel._replace(
-            unit_OxD=l2_normalize(model.encode(texts)), words=neighbors.compute_all_word_states(model, texts)
-        )
+        states = zip(*(words for _, words in neighbors.iterate_word_states(model, texts)), strict=True)
+        words = neighbors.WordStates(*map(np.concatenate, states))
+        panel = panel._replace(unit_OxD=l2_normalize(model.encode(texts)), words=words)
     else:
         panel.unsupported.update(dict.fromkeys(("similar", "word"), "no texts to search: --file=TEXTS names some"))
     word = next(filter(str.isalpha, map(batching.format_piece, model.tokenizer.pieces[NUM_SPECIAL:])), "a")

@@ -75,8 +75,6 @@ class LocalMachine:
         try:
             measured = self.worker.call(time_step, cfg, vocab_size, num_examples, timeout=PROGRAM_TIMEOUT)
         except subprocess_worker.WorkerEnded as ended:
-            self.close()
-            self.worker = subprocess_worker.SubprocessWorker()
             self.worker.call(measure_machine, [])  # the first call of a new process is slow
             return expected, f"{expected:.2g} s from its FLOPs: {ended}"
         finally:

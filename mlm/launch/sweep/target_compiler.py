@@ -90,23 +90,8 @@ def open_compiler(target: Target) -> Iterator[Callable[[StaticConfig, int], cost
 
     A compiler that ends its process, as libtpu may, ends the plan of that step alone.
     """
-    workers: list[subprocess_worker.SubprocessWorker] = []
-
-    @functools.cache
-    def call(cfg: StaticConfig, vocab_size: int) -> cost.StepCost:
-        if not workers:
-            workers.append(subprocess_worker.SubprocessWorker("cpu"))
-        try:
-            return workers[0].call(compile_step, target, cfg, vocab_size)
-        except subprocess_worker.WorkerEnded:
-            workers.pop().close()
-            raise
-
-    try:
-        yield call
-    finally:
-        for worker in workers:
-            worker.close()
+    with contextlib.closing(subprocess_worker.SubprocessWorker("cpu")) as worker:
+        yield functools.cache(lambda cfg, vocab_size: worker.call(compile_step, target, cfg, vocab_size))
 
 
 def compile_step(target: Target, cfg: StaticConfig, vocab_size: int) -> cost.StepCost:
