@@ -14,7 +14,7 @@ import sys
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import mlm
@@ -41,13 +41,7 @@ CONFIG = Flag("config", "", "Python file whose get_config() returns the base con
 PRINT_CONFIG = Flag(
     "print_config", False, "print the value of each config field and where it comes from; train nothing"
 )
-HOURS = Flag(
-    "hours",
-    24.0,
-    "time limit of a job (24), which is queued again and goes on from what is saved",
-    low=0.01,
-    high=24 * 365,
-)
+HOURS = Flag("hours", 24.0, "time limit of a job (24), which is queued again and goes on from what is saved")
 DRY_RUN = Flag("dry_run", False, "print the files that would be submitted; write nothing")
 NO_TUNE_MALLOC = Flag(  # read by entry.py, before any import
     "no-tune_malloc", False, "do not tune malloc (tuned, it is faster and never returns memory to the system)"
@@ -210,6 +204,19 @@ def resolve_path(flag: str, path: str) -> str:
     is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     errors.require(not is_special, flag, path, "a file or folder; this is a pipe or a device")
     return path
+
+
+def refuse_flags(args: argparse.Namespace, flags: Iterable[Flag], expected: str) -> None:
+    """Raises ConfigError for a flag that is set; expected: what stands with it, or in its place."""
+    for flag in flags:
+        value = getattr(args, flag.name)
+        errors.require(value == flag.default, f"--{flag.name}", value, expected)
+
+
+def print_notes(*lines: str) -> None:
+    """Prints lines that are no results to stderr, without empty ones."""
+    for line in filter(None, lines):
+        print(line, file=sys.stderr, flush=True)
 
 
 def check_encoding(words: Sequence[str]) -> None:

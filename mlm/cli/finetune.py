@@ -112,9 +112,7 @@ def write_table_task(args, layers: Sequence[fields.Layer]) -> str:
 
     settings = {name: value for layer in layers for name, value in layer.values.items()}
     if not args.table:
-        for flag in TABLE_FLAGS:
-            value = getattr(args, flag.name)
-            errors.require(value == flag.default, f"--{flag.name}", value, "a table beside it: RUN TABLE")
+        command.refuse_flags(args, TABLE_FLAGS, "a table beside it: RUN TABLE")
         return ""
     errors.require(not args.task, "--task", args.task, f"none beside {args.table}")
     errors.require("data.task" not in settings, "finetune", args.table, "no data.task beside it")

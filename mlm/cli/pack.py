@@ -51,9 +51,9 @@ def check_tasks(args) -> None:
         expected = f"a number from 1 to --tasks={args.tasks}, or --cluster in its place, which starts all of them"
         is_job = bool(args.cluster)
         errors.require(args.task == 0 if is_job else 0 < args.task <= args.tasks, "--task", args.task, expected)
-    for name, default in () if args.cluster else (("option", []), ("dry_run", False), ("hours", command.HOURS.default)):
-        value = getattr(args, name)
-        errors.require(value == default, f"--{name}", value, "--cluster with it")
+    if not args.cluster:
+        errors.require(not args.option, "--option", args.option, "--cluster with it")
+        command.refuse_flags(args, (command.DRY_RUN, command.HOURS), "--cluster with it")
 
 
 def main(words: list[str]) -> None:

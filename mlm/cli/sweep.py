@@ -127,14 +127,8 @@ class Sweep(NamedTuple):
         from mlm.launch.sweep import sweep_state
 
         results, faults = sweep_state.load_results(self.configs)
-        print_lines(*faults, sweep_state.describe_unmatched_runs(self.configs))
+        command.print_notes(*faults, sweep_state.describe_unmatched_runs(self.configs))
         return results
-
-
-def print_lines(*lines: str) -> None:
-    """Prints those of the lines that are not empty to stderr."""
-    for line in filter(None, lines):
-        print(line, file=sys.stderr)
 
 
 def resolve_sweep(experiment: ModuleType, config_flags: command.ConfigFlags, args, words: Sequence[str]) -> Sweep:
@@ -154,7 +148,7 @@ def resolve_sweep(experiment: ModuleType, config_flags: command.ConfigFlags, arg
     points = sweep_points.resolve_points(config_flags.load_base(), sweep, overrides)
     warning = sweep_points.check_groups(points, getattr(experiment, "group", series.group_name))
     if warning and args.verb in ("run", "submit", "table", "report"):
-        print_lines(f"warning: {warning}")
+        command.print_notes(f"warning: {warning}")
     resolved = list(points.values())
     if args.budget != "steps":
         from mlm.launch.sweep import budget
@@ -222,7 +216,7 @@ def run_points(sweep: Sweep) -> None:
         else:
             print_table(sweep, has_report=True)
     finally:
-        print_lines(*sweep_state.describe_failures(sweep_runner.failures))
+        command.print_notes(*sweep_state.describe_failures(sweep_runner.failures))
     if sweep_runner.failures:
         sys.exit(1)
 
@@ -258,7 +252,7 @@ def list_points(sweep: Sweep) -> None:
                 origins["train.steps"] = f"--budget={args.budget}"
             config_help.print_origins(cfg, origins)
     if not args.points:
-        print_lines(sweep_state.describe_unmatched_runs(sweep.configs))
+        command.print_notes(sweep_state.describe_unmatched_runs(sweep.configs))
 
 
 def write_report(sweep: Sweep) -> None:
@@ -288,19 +282,17 @@ class Verb(NamedTuple):
     flags: tuple[Flag, ...] = ()
 
 
-SEARCH_FLAGS = (*sweep_search.FLAGS, *TRAINING_FLAGS, command.NO_TUNE_MALLOC)
+RUN_FLAGS = (*TRAINING_FLAGS, command.NO_TUNE_MALLOC)
 VERBS = {
     "list": Verb("list the points and their state", list_points, (PRINT_CONFIG,)),
     "plan": Verb("print the time and memory that each point needs", sweep_plan.print_plan, sweep_plan.FLAGS),
-    "run": Verb(
-        "train the points that are not done, then print the table and write the report",
-        run_points,
-        (*TRAINING_FLAGS, command.NO_TUNE_MALLOC),
-    ),
+    "run": Verb("train the points that are not done, then print the table and write the report", run_points, RUN_FLAGS),
     "table": Verb("print the table of the finished points", print_table, (TABLE_COLUMNS,)),
     "report": Verb("write a report of the finished points", write_report),
     "search": Verb(
-        "try recipes, equally many for each row, and write a file of the best", sweep_search.search_points, SEARCH_FLAGS
+        "try recipes, equally many for each row, and write a file of the best",
+        sweep_search.search_points,
+        (*sweep_search.FLAGS, *RUN_FLAGS),
     ),
     "compare": Verb(
         "print what differs from the committed figures, and by how many standard errors",
@@ -371,5 +363,5 @@ def main(words: Sequence[str]) -> None:
             jax.config.update("jax_platforms", "cpu")  # workers and running jobs need the accelerator
         VERBS[verb].run(sweep)
     except subprocess_worker.WorkerEnded as error:
-        print_lines(f"error: {error}")
+        command.print_notes(f"error: {error}")
         sys.exit(1)

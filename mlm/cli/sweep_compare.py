@@ -99,5 +99,5 @@ def compare_points(sweep) -> None:
         f"{reproduction.MAX_ERRORS:g} standard errors"
     )
     if differences:
-        print("\n".join(f"  {difference}" for difference in differences), file=sys.stderr)
+        command.print_notes(*(f"  {difference}" for difference in differences))
         sys.exit(1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlm.base import errors
 from mlm.base.flag import Flag
-from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator, split_count
+from mlm.launch.cluster.accelerators import ACCELERATORS, Accelerator, find_accelerator, split_count
 
 FLAGS = (
     Flag(
@@ -75,7 +75,9 @@ def measure_machine(configs, args, stack: contextlib.ExitStack):
     errors.require(args.count == 1, "--count", args.count, expected)
     timing = local_timing.LocalMachine({cfg.model.dtype for cfg in configs}, args.utilisation)
     stack.callback(timing.close)
-    accelerator, machine = timing.accelerator(), timing.machine
+    machine = timing.machine
+    # One accelerator of all its devices, with the peak of its fastest dtype.
+    accelerator = Accelerator(max(machine.flops.values()), machine.memory, machine.num_devices, "measured just now")
     peaks = " and ".join(
         f"{flops / 1e12:,.3g} TFLOP/s in products of {dtype} matrices" for dtype, flops in machine.flops.items()
     )

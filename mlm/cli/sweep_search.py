@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlm.base import errors, files
 from mlm.base.flag import Flag
+from mlm.cli import command
 
 OUT = "search/chosen.json in the sweep's folder; as experiments/searches/NAME-SCALE.json the scale uses it"
 RUNGS = (0.25, 1.0)
@@ -64,7 +65,7 @@ def search_points(sweep) -> None:
     print(f"\n{table.to_markdown(*expected_best.build_table(searched, name))}\n\nwritten: {out}")
     for row, own in chosen.items():
         if edges := search_space.find_edges(rows[row].space, own.chosen):
-            print(f"at the edge of its range: {row}: {', '.join(edges)}; widen it and search again", file=sys.stderr)
+            command.print_notes(f"at the edge of its range: {row}: {', '.join(edges)}; widen it and search again")
 
 
 def train_trials(root: Path, points: list, args) -> None:
@@ -77,6 +78,5 @@ def train_trials(root: Path, points: list, args) -> None:
     sweep_runner.run()
     failures = sweep_runner.failures.items()
     if failed := {workdir: error for workdir, error in failures if not error.startswith(search.DIVERGED)}:
-        for line in sweep_state.describe_failures(failed):
-            print(line, file=sys.stderr)
+        command.print_notes(*sweep_state.describe_failures(failed))
         sys.exit(1)

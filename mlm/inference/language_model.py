@@ -74,9 +74,9 @@ class LanguageModel:
         model.fill_mask("the [MASK] milks the old cow .")[0][0].token
 
     Each method takes one text or a list of texts. One text returns one answer, a list returns a list of answers in the
-    same order. A [MASK] in a text is the mask token. Texts longer than `length` tokens are truncated. An argument that
-    is wrong, or a method that the model does not support, raises mlm.base.errors.ConfigError, whose message is one
-    line.
+    same order. A [MASK] in a text is the mask token. Texts longer than `length` tokens are truncated. A method's
+    `batch_size` is the number of sequences of full length in a batch; None: that of the model. An argument that is
+    wrong, or a method that the model does not support, raises mlm.base.errors.ConfigError, whose message is one line.
 
     Token ids and the columns of `logits` are numbered as in the Hugging Face folder that the vocabulary came from, else
     as the run numbers them: `vocab` lists the entries by id. `tokenizer` and `params` number the special tokens first.
@@ -126,7 +126,6 @@ class LanguageModel:
         Args:
             text: a text with [MASK], or several.
             top_k: how many tokens for each [MASK].
-            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
 
         Returns:
             list: for a text an entry for each [MASK], the list of its `top_k` likeliest tokens (MaskPrediction), the
@@ -169,12 +168,10 @@ class LanguageModel:
         """Computes embeddings of texts. [CLS] and [SEP] count as tokens.
 
         Args:
-            text: a text, or several.
             layer: whose states to use: 1 is the first layer, -1 the last, 0 the embeddings below the first.
             pooling: "mean" of the tokens' states, the state of the "first" or the "last" token, or None for those of
                 all tokens; "": that which the model's embeddings were trained by (objective contrastive), else "mean".
             normalize: scales each vector to length 1.
-            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
 
         Returns:
             float32: D numbers for a text, an array SxD for S texts, 0xD for none. With pooling=None an array TxD for
@@ -213,7 +210,6 @@ class LanguageModel:
         """Finds the candidates whose embeddings have the largest cosine with that of the text.
 
         Args:
-            text: a text, or several.
             candidates: the texts to search.
             top_k: how many candidates to return.
             layer: as in `encode`.
@@ -236,10 +232,6 @@ class LanguageModel:
 
     def logits(self, text: str | Sequence[str], batch_size: int | None = None) -> Any:
         """Computes the output layer's logits at all tokens of each text.
-
-        Args:
-            text: a text, or several.
-            batch_size: texts of full length in a batch; None: `batch_size` of the model.
 
         Returns:
             float32: for each text an array TxV, whose row i belongs to the token `tokenize(text)[i]`, column j to
@@ -264,10 +256,8 @@ class LanguageModel:
         A [MASK] in a text stays masked and has no log-probability.
 
         Args:
-            text: a text, or several.
             metric: "pll" masks each token alone (Salazar et al. 2020); "pll_word_l2r" also masks the tokens after it in
                 its word (Kauf and Ivanova 2023).
-            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
 
         Returns:
             Nats: a number for a text, an array for a list.
@@ -295,10 +285,8 @@ class LanguageModel:
         of the text. A masked model reads all but the token: the sum is the negative pseudo-log-likelihood.
 
         Args:
-            text: a text, or several.
             by: what has a surprisal: the words between white space, the tokens, or the whole text.
             metric: of a masked model, as in `pseudo_log_likelihood`; "causal": a hybrid model reads from left to right.
-            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
             overlap: of a text longer than `length`, how many tokens a window repeats of the one before, so that each
                 token is conditioned on at least so many; None: half a window. A masked model reads each part alone.
 

@@ -46,16 +46,16 @@ class ClusterOption(NamedTuple):
     """An option of one kind of cluster, --option=NAME=VALUE."""
 
     help: str
-    default: str | None = None  # None: the option is required
+    default: str | None = ""  # None: the option is required
 
 
 VARIABLES_OPTION = ClusterOption(
-    "environment of the commands, as NAME=VALUE,NAME=VALUE, such as LIBTPU_INIT_ARGS=FLAGS or NCCL_DEBUG=INFO", ""
+    "environment of the commands, as NAME=VALUE,NAME=VALUE, such as LIBTPU_INIT_ARGS=FLAGS or NCCL_DEBUG=INFO"
 )
 
 
 SETUP_OPTION = ClusterOption(
-    "shell lines before the commands, where these run, such as 'module load cuda; source ~/venv/bin/activate'", ""
+    "shell lines before the commands, where these run, such as 'module load cuda; source ~/venv/bin/activate'"
 )
 
 

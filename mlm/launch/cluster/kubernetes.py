@@ -34,26 +34,24 @@ RUN_FUNCTION = Path(__file__).with_name("kubernetes_run.sh")  # of `str.format`
 RESUME_SCRIPT = Path(__file__).with_name("kubernetes_resume.sh")
 TERMINAL_STATES = "{range .items[*]}<{.status.terminalState}>{end}"
 OPTIONS: Mapping[str, ClusterOption] = {
-    "image": ClusterOption("the pods' image: bash, and Python with the packages of pyproject.toml"),
+    "image": ClusterOption("the pods' image: bash, and Python with the packages of pyproject.toml", None),
     "namespace": ClusterOption("the namespace", "default"),
     "claim": ClusterOption(
-        "a PersistentVolumeClaim that holds the folder of what is written; none: that is in a bucket", ""
+        "a PersistentVolumeClaim that holds the folder of what is written; none: that is in a bucket"
     ),
-    "mount": ClusterOption("where the claim is mounted, in the pods as on this machine, such as /mnt/lab", ""),
+    "mount": ClusterOption("where the claim is mounted, in the pods as on this machine, such as /mnt/lab"),
     "code": ClusterOption("where the project is in the image, if there is no claim", "/mlm"),
-    "queue": ClusterOption("a LocalQueue of Kueue, which then limits how many run", ""),
-    "account": ClusterOption("the pods' service account, which may use the bucket", ""),
-    "priority": ClusterOption("the pods' PriorityClass", ""),
-    "selector": ClusterOption(
-        "labels of the nodes, such as cloud.google.com/gke-accelerator=nvidia-h200-141gb,...", ""
-    ),
-    "tolerate": ClusterOption("taints of the nodes that the pods tolerate, such as nvidia.com/gpu,NAME", ""),
-    "cpu": ClusterOption("cores that each pod asks for, such as 8 or 500m", ""),
-    "memory": ClusterOption("memory that each pod asks for, such as 64Gi", ""),
-    "shm": ClusterOption("the most that the processes of a pod with GPUs share in memory, such as 16Gi", ""),
+    "queue": ClusterOption("a LocalQueue of Kueue, which then limits how many run"),
+    "account": ClusterOption("the pods' service account, which may use the bucket"),
+    "priority": ClusterOption("the pods' PriorityClass"),
+    "selector": ClusterOption("labels of the nodes, such as cloud.google.com/gke-accelerator=nvidia-h200-141gb,..."),
+    "tolerate": ClusterOption("taints of the nodes that the pods tolerate, such as nvidia.com/gpu,NAME"),
+    "cpu": ClusterOption("cores that each pod asks for, such as 8 or 500m"),
+    "memory": ClusterOption("memory that each pod asks for, such as 64Gi"),
+    "shm": ClusterOption("the most that the processes of a pod with GPUs share in memory, such as 16Gi"),
     "env": jobs.VARIABLES_OPTION,
     "setup": jobs.SETUP_OPTION,
-    "data": ClusterOption("folders where the pods find data besides the claim and the code, such as /data,/sets", ""),
+    "data": ClusterOption("folders where the pods find data besides the claim and the code, such as /data,/sets"),
     "restarts": ClusterOption("how often a failed command is restarted; a preempted one always is", "3"),
 }
 TABLE_OPTIONS: Mapping[str, str] = {"cpu": "", "memory": ""}

@@ -29,19 +29,18 @@ INSTALL = (
 )
 TABLE_OPTIONS: Mapping[str, str] = jobs.NO_OPTIONS
 OPTIONS: Mapping[str, ClusterOption] = {
-    "zone": ClusterOption("the TPUs' zone, such as us-east5-a"),
-    "project": ClusterOption("the project, if not gcloud's default", ""),
+    "zone": ClusterOption("the TPUs' zone, such as us-east5-a", None),
+    "project": ClusterOption("the project, if not gcloud's default"),
     "capacity": ClusterOption(
         "on-demand, reserved or spot (may be preempted, and is then requested again)", "on-demand"
     ),
-    "runtime": ClusterOption("gcloud's --runtime-version, if not the accelerator's default for JAX", ""),
-    "create": ClusterOption("more flags of gcloud compute tpus queued-resources create, such as --network=NAME", ""),
+    "runtime": ClusterOption("gcloud's --runtime-version, if not the accelerator's default for JAX"),
+    "create": ClusterOption("more flags of gcloud compute tpus queued-resources create, such as --network=NAME"),
     "ssh": ClusterOption(
-        "more flags of gcloud's ssh and scp, such as --tunnel-through-iap for hosts without addresses", ""
+        "more flags of gcloud's ssh and scp, such as --tunnel-through-iap for hosts without addresses"
     ),
     "files": ClusterOption(
-        "files and folders here that commands read by relative paths, such as tasks,text: they are copied to the hosts",
-        "",
+        "files and folders here that commands read by relative paths, such as tasks,text: they are copied to the hosts"
     ),
     "env": jobs.VARIABLES_OPTION,
     "setup": jobs.SETUP_OPTION,

@@ -112,8 +112,7 @@ def submit_packing(cfg: config.Config, flags: Sequence[str], config_path: str, a
     """Submits a job that packs a corpus, unless one is queued or running. Raises ConfigError before it writes anything.
 
     Args:
-        cfg: a resolved config.
-        flags: of `mlm pack`, that make it of the file below.
+        flags: of `mlm pack`, that make the config of the file below.
         config_path: the file of --config, with ":ARGUMENT" if it takes one; "": none was given.
         args: the flags of `mlm pack` about the job.
     """

@@ -157,18 +157,15 @@ def describe_gpu(generation: str, accelerator: Accelerator) -> str:
     major, minor = chip["capability"]
     values = {
         "name": generation,
-        "num_cores": chip["num_cores"],
-        "l2_cache": chip["l2_cache"],
         "major": major,
         "minor": minor,
-        "shared_memory": chip["shared_memory"],
         "block_memory": chip["shared_memory"] - 2**10,
         "fpus": 64 if major == 8 else 128,
         "clock": accelerator.flops / (chip["num_cores"] * (2048 if major == 8 else 4096) * 1e9),
         "bandwidth": int(accelerator.bandwidth),
         "memory": int(accelerator.memory),
     }
-    return string.Template(GPU_TARGET.read_text()).substitute(values).rstrip()
+    return string.Template(GPU_TARGET.read_text()).substitute(chip | values).rstrip()
 
 
 class Roofline(NamedTuple):
