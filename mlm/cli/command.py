@@ -116,26 +116,6 @@ class ConfigFlags(NamedTuple):
         return [fields.Layer(self.path, base), fields.Layer("command line", self.overrides)]
 
 
-class Number:
-    """An argparse type: a number between two bounds, both included."""
-
-    def __init__(self, kind: type, low: float, high: float | None = None):
-        """high: None: the largest that float32 and int32 hold."""
-        self.kind, self.low = kind, low
-        self.high = (fields.FLOAT32_MAX if kind is float else MAX_COUNT) if high is None else high
-
-    def __call__(self, text: str):
-        """Returns the number in a word; raises ArgumentTypeError, which names the bounds, for any other word."""
-        try:
-            value = fields.parse_number(self.kind, text)
-        except ValueError:
-            value = float("nan")
-        if not self.low <= value <= self.high:
-            expected = f"expected {self.low} <= value <= {self.high}"
-            raise argparse.ArgumentTypeError(f"{errors.format_value(text)}: {expected}")
-        return value
-
-
 class JoinValues(argparse.Action):
     """A flag of several values, which may also be given several times."""
 
@@ -176,7 +156,7 @@ def add_flags(group, *flags: Flag) -> None:
             parse = text_files.split_paths if flag.metavar == "FILE,..." else functools.partial(split_values, flag.kind)
             shared["action"] = JoinValues
         else:
-            parse = str if kind is str else Number(kind, flag.low, flag.high)
+            parse = str if kind is str else functools.partial(parse_bounded, kind, flag.low, flag.high)
         group.add_argument(f"--{flag.name}", type=parse, metavar=flag.metavar, choices=flag.choices, **shared)
 
 
@@ -196,6 +176,21 @@ def split_values(kind: Callable[[str], Any], text: str) -> tuple:
         pass
     what = "words" if kind is str else "numbers"
     raise argparse.ArgumentTypeError(f"{text!r}: expected {what} separated by single commas")
+
+
+def parse_bounded(kind: type, low: float, high: float | None, text: str):
+    """A number between two bounds, both included; high: None: the largest that float32 and int32 hold.
+
+    Raises ArgumentTypeError, which names the bounds, for any other text.
+    """
+    largest = (fields.FLOAT32_MAX if kind is float else MAX_COUNT) if high is None else high
+    try:
+        value = fields.parse_number(kind, text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= largest:
+        raise argparse.ArgumentTypeError(f"{errors.format_value(text)}: expected {low} <= value <= {largest}")
+    return value
 
 
 def resolve_path(flag: str, path: str) -> str:

@@ -1,5 +1,6 @@
 """mlm finetune: fine-tunes a trained run or a Hugging Face folder on a task."""
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -53,7 +54,8 @@ def make_parser() -> command.CommandParser:
     parser.add_argument("model", metavar="RUN", help="directory of a run, or a Hugging Face folder")
     parser.add_argument("table", metavar="TABLE", nargs="?", default="", help="a table of texts and labels")
     command.add_flags(parser, command.CONFIG, *FLAGS, *TABLE_FLAGS)
-    parser.add_argument("--epochs", type=command.Number(float, 0.0), help="number of epochs, instead of train.steps")
+    parse = functools.partial(command.parse_bounded, float, 0.0, None)
+    parser.add_argument("--epochs", type=parse, help="number of epochs, instead of train.steps")
     return parser
 
 

@@ -74,7 +74,7 @@ def measure_machine(configs, args, stack: contextlib.ExitStack):
     expected = "1 with --accelerator=local, which uses the devices of this machine"
     errors.require(args.count == 1, "--count", args.count, expected)
     timing = local_timing.LocalMachine({cfg.model.dtype for cfg in configs}, args.utilisation)
-    stack.callback(timing.close)
+    stack.callback(timing.worker.close)
     machine = timing.machine
     # One accelerator of all its devices, with the peak of its fastest dtype.
     accelerator = Accelerator(max(machine.flops.values()), machine.memory, machine.num_devices, "measured just now")

@@ -1,6 +1,4 @@
-"""The commands that use a trained model, each a row of COMMANDS: fill, embed, similar, score, predict, generate,
-translate, readability, attention and export; and serve, a page that shows models side by side.
-"""
+"""The commands that use a trained model, each a row of COMMANDS; and serve, a page that shows models side by side."""
 
 import argparse
 import csv

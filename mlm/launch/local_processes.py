@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from mlm.base import errors
 from mlm.base.storage import get_storage
-from mlm.launch.child_process import ChildProcess, bind_cores, describe_logs, gpu_environment, list_gpus
+from mlm.launch.child_process import ChildProcess, bind_cores, describe_logs, list_gpus, slice_share
 
 POLL_SECONDS = 0.2  # between two looks at the processes
 EXIT_SECONDS = 8  # in which the other processes end, once one has ended with a message
@@ -78,8 +78,10 @@ def start_process(arguments: Sequence[str], process_id: int, count: int, port: i
     """Starts one of `count` processes with its share of the devices; port: process 0's, for the others to join."""
     if count > 1:
         arguments = [*arguments, f"--coordinator=127.0.0.1:{port}", f"--processes={count}", f"--process={process_id}"]
+    gpus = list_gpus()
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(slice_share(gpus, process_id, count))} if gpus else {}
     with bind_cores(process_id, count):
-        return ChildProcess(arguments, process_id, gpu_environment(process_id, count))
+        return ChildProcess(arguments, process_id, environment)
 
 
 def watch(children: Sequence[ChildProcess], hang_after: float, stop: "StopSignal") -> ChildProcess | None:

@@ -146,11 +146,10 @@ def find_data_paths(configs: Sequence) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def relocate_commands(job: Job, python: str, code_folder: str) -> list[list[str]]:
+def relocate_commands(job: Job, code_folder: str) -> list[list[str]]:
     """The commands for hosts where Python and the copied code have other paths than here."""
-    return [
-        [python, *(word.replace(str(job.code_folder), code_folder) for word in words[1:])] for words in job.commands
-    ]
+    code = str(job.code_folder)
+    return [["python", *(word.replace(code, code_folder) for word in words[1:])] for words in job.commands]
 
 
 def format_command(words: Sequence[str], indent: str) -> str:

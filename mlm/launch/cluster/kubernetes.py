@@ -225,7 +225,7 @@ def render_pod_script(job: Job, indices: Sequence[int], coordinator: str) -> str
     """The script of a pod. It gives GPUs of several hosts the coordinator's address; TPUs get theirs from GKE."""
     code_folder = str(job.code_folder) if job.options["claim"] else job.options["code"]
     needs_coordinator = job.num_hosts > 1 and not (job.accelerator and ACCELERATORS[job.accelerator].tpu)
-    commands = jobs.relocate_commands(job, "python", code_folder)
+    commands = jobs.relocate_commands(job, code_folder)
     lines = [RUN_FUNCTION.read_text().format(grace=GRACE_SECONDS, limit=round(3600 * job.hours))]
     if setup := jobs.render_setup(job):
         lines.append(f"{setup}\n")

@@ -93,7 +93,7 @@ def render_script(job: Job) -> str:
         ]
         location = f"a {job.accelerator}" if num_slices == 1 else f"{num_slices} slices of {job.accelerator}"
         variables = [f"{name}={value}" for name, value in jobs.parse_variables(job).items()]
-        commands = jobs.relocate_commands(job, "python", ".")
+        commands = jobs.relocate_commands(job, ".")
         commands = [["env", *variables, *words] for words in commands] if variables else commands
     if setup := jobs.render_setup(job):
         commands = [["bash", "-c", f'{setup}; exec "$@"', "setup", *words] for words in commands]

@@ -76,10 +76,6 @@ class LocalMachine:
         part = f", from {num_examples} of {batch_size} examples" if num_examples < batch_size else ""
         return seconds, f"{seconds:.2g} s{part}"
 
-    def close(self) -> None:
-        """Ends the subprocess that measures, which frees the devices."""
-        self.worker.close()
-
     def _choose_num_examples(self, cfg, vocab_size, expected) -> int:
         """The examples to measure: all, or as many as TARGET_STEP_SECONDS and half the memory allow, or 0."""
         batch_size, num_devices = cfg.train.batch_size, self.machine.num_devices

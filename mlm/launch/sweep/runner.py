@@ -106,8 +106,7 @@ class SweepRunner:
         """Handles a signal: stores its number and sends SIGTERM to all workers, which then save."""
         self.signal = number
         for member in self.workers:
-            if member.process.pid is not None and member.process.is_alive():
-                os.kill(member.process.pid, signal.SIGTERM)
+            member.process.terminate()
 
     def start_workers(self) -> None:
         """Starts workers on free cores, as long as there are points for them."""

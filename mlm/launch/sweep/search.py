@@ -105,28 +105,22 @@ def find_search_split(cfg: config.Config) -> dict[str, Any]:
     return {"data.search_fraction": SEARCH_FRACTION}
 
 
-def make_trial(
-    row: SearchRow, values: Mapping[str, Any], number: int, rung: float, base: config.Config, overrides: Mapping
-) -> config.Config:
-    """The resolved config of a trial at a rung, without its workdir. number: of the trial."""
-    batch = values.get(search_space.BATCH, row.cfg.train.batch_size)
-    num_examples = row.cfg.train.steps * row.cfg.train.batch_size * rung  # in any batch
-    steps = max(1, round(num_examples / batch))
-    own = {"train.steps": steps, "seed": TRIAL_SEED + number, **find_search_split(row.cfg)}
-    point = drop_fields(row.point, *UNUSED_FIELDS) | dict(values)
-    kept = drop_fields(dict(overrides), "workdir", *UNUSED_FIELDS)
-    return sweep_points.resolve_points(base, {"trial": point}, kept | own)["trial"]
-
-
 def build_trials(
     rows: Mapping[str, SearchRow], plan: SearchPlan, root: Path, base: config.Config, overrides: Mapping[str, Any]
 ) -> tuple[dict[str, list[dict]], Callable[[str, int, int], config.Config]]:
-    """The values of each row's trials, and a function (row, trial, rung) -> the config of a point of the sweep."""
+    """The values of each row's trials, and a function (row, trial, rung) -> the resolved config of a point."""
+    kept = drop_fields(dict(overrides), "workdir", *UNUSED_FIELDS)
     values = search_space.draw_trials({name: row.space for name, row in rows.items()}, plan.num_trials, plan.seed)
 
     def make_point(name: str, number: int, rung: int) -> config.Config:
-        cfg = make_trial(rows[name], values[name][number], number, plan.rungs[rung], base, overrides)
-        folder = f"{name}-trial{number}-rung{plan.rungs[rung]:g}-{fields.fingerprint(cfg)[:6]}"
+        row, own, share = rows[name], values[name][number], plan.rungs[rung]
+        batch_size = own.get(search_space.BATCH, row.cfg.train.batch_size)
+        num_examples = row.cfg.train.steps * row.cfg.train.batch_size * share  # in any batch
+        trial_fields = {"train.steps": max(1, round(num_examples / batch_size)), "seed": TRIAL_SEED + number}
+        point = drop_fields(row.point, *UNUSED_FIELDS) | own
+        changes = kept | trial_fields | find_search_split(row.cfg)
+        cfg = sweep_points.resolve_points(base, {"trial": point}, changes)["trial"]
+        folder = f"{name}-trial{number}-rung{share:g}-{fields.fingerprint(cfg)[:6]}"
         return fields.override(cfg, {"workdir": str(root / folder)})
 
     return values, make_point
