@@ -231,14 +231,11 @@ class LanguageModel:
         return answers[0] if is_single else answers
 
     def logits(self, text: str | Sequence[str], batch_size: int | None = None) -> Any:
-        """Computes the output layer's logits at all tokens of each text.
+        """Computes the logits of a model of masked tokens at all tokens of each text.
 
         Returns:
             float32: for each text an array TxV, whose row i belongs to the token `tokenize(text)[i]`, column j to
             the entry `vocab[j]`.
-
-        Raises:
-            ConfigError: the model was not trained to predict masked tokens.
         """
         self._require_masked_predictions("logits")
         texts, is_single = _listed(text)
@@ -253,7 +250,7 @@ class LanguageModel:
     ) -> Any:
         """Computes the pseudo-log-likelihood of each text: the sum of the log-probabilities of its tokens, each masked.
 
-        A [MASK] in a text stays masked and has no log-probability.
+        The model is one of masked tokens. A [MASK] in a text stays masked and has no log-probability.
 
         Args:
             metric: "pll" masks each token alone (Salazar et al. 2020); "pll_word_l2r" also masks the tokens after it in
@@ -261,9 +258,6 @@ class LanguageModel:
 
         Returns:
             Nats: a number for a text, an array for a list.
-
-        Raises:
-            ConfigError: the model was not trained to predict masked tokens.
         """
         self._require_masked_predictions("pseudo_log_likelihood")
         texts, is_single = _listed(text)
@@ -292,9 +286,6 @@ class LanguageModel:
 
         Returns:
             For a text a list of Surprisal, with the places of each in the text. For a list of texts a list of these.
-
-        Raises:
-            ConfigError: the model was not trained to predict the tokens of a text.
         """
         texts, is_single = _listed(text)
         answers = surprisal.compute_surprisal(self, texts, by, metric, batch_size, overlap)
@@ -322,9 +313,6 @@ class LanguageModel:
 
         Returns:
             A Prediction for each text; of a tagger a list with one for each word.
-
-        Raises:
-            ConfigError: the model was fine-tuned for neither classification, regression nor tagging.
         """
         return prediction.predict_labels(self, text)
 
@@ -363,9 +351,6 @@ class LanguageModel:
 
         Returns:
             A list of GeneratedText for each prompt.
-
-        Raises:
-            ConfigError: the model does not support a setting.
         """
         prompts, is_single = _listed(prompt)
         search = num_beams, length_penalty, unmask_order, tokens_per_step, seed
@@ -381,19 +366,15 @@ class LanguageModel:
         length_penalty: Literal["none", "mean", "wu"] = "mean",
         num_return_sequences: int = 1,
     ) -> Any:
-        """Translates with beam search.
+        """Translates with beam search, by a model of parallel text.
 
         Args:
-            source: a text to translate, or several.
             num_beams: beams of the search.
             length_penalty: as in `generate`.
             num_return_sequences: translations for each source, at most `num_beams`.
 
         Returns:
             A list of GeneratedText for each source, the best first.
-
-        Raises:
-            ConfigError: the model was not trained on parallel text.
         """
         sources, is_single = _listed(source)
         answers = generation.translate_texts(

@@ -29,14 +29,6 @@ from mlm.report import pages
 from mlm.serve import panels
 
 PAGE_FOLDER = Path(pages.__file__).parent
-TASK_TITLES = {
-    "fill_mask": "Tokens for [MASK]",
-    "predict": "Predictions",
-    "similar": "Similar texts",
-    "word": "Similar words",
-    "attend": "Attention",
-}
-SEARCH_TASKS = ("similar", "word")  # where there are texts to search
 MAX_LINES, MAX_CHARACTERS = 2000, 300_000  # of --file: the states of all its words are stored
 MAX_WAITING = 16  # requests that wait while one is computed
 WAIT_SECONDS = 60.0  # that a request waits for those before it
@@ -95,7 +87,9 @@ class ModelServer:
             }
             for panel in self.panels
         ]
-        tasks = {name: title for name, title in TASK_TITLES.items() if self.panels[0].lines or name not in SEARCH_TASKS}
+        tasks = {name: title for name, (title, _) in panels.PANEL_TASKS.items()}
+        if not self.panels[0].lines:
+            del tasks["similar"], tasks["word"]
         if all("predict" in panel.unsupported for panel in self.panels):
             del tasks["predict"]
         if not all(panel.has_attention for panel in self.panels if isinstance(panel, panels.ModelPanel)):

@@ -119,7 +119,8 @@ def answer_request(panel: Panel, request: PanelRequest):
     """The model's answer, for JSON. Raises ConfigError for a task that it does not support."""
     if request.what in panel.unsupported:
         raise errors.ConfigError(f"{request.what}: {panel.unsupported[request.what]}")
-    return PANEL_TASKS[request.what](panel, request)
+    _, answer = PANEL_TASKS[request.what]
+    return answer(panel, request)
 
 
 def fill_mask(panel: Panel, request: PanelRequest) -> list:
@@ -188,12 +189,12 @@ def show_attention(panel: ModelPanel, request: PanelRequest) -> str:
     return attention.render_page(panel.name, request.text, **maps._asdict())
 
 
-PANEL_TASKS: dict[str, Callable] = {
-    "fill_mask": fill_mask,
-    "predict": predict,
-    "similar": find_similar_lines,
-    "word": find_similar_words,
-    "attend": show_attention,
+PANEL_TASKS: dict[str, tuple[str, Callable]] = {  # by name: the title, and what answers
+    "fill_mask": ("Tokens for [MASK]", fill_mask),
+    "predict": ("Predictions", predict),
+    "similar": ("Similar texts", find_similar_lines),
+    "word": ("Similar words", find_similar_words),
+    "attend": ("Attention", show_attention),
 }
 
 
