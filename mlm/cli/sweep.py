@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from mlm.base import buckets, errors, extras, fields, files, user_code
 from mlm.base.flag import Flag
 from mlm.cli import command, config_help, sweep_compare, sweep_plan, sweep_search
+from mlm.launch.cluster import CLUSTERS
 
 NOTE = """NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table
 are in runs/EXPERIMENT-SCALE[-BUDGET], or in workdir."""
 REPORT_PACKAGES = ("jinja2", "vl_convert")
-CLUSTERS = ("slurm", "tpu", "kubernetes")
 WHOLE_SWEEP = ("table", "report", "search", "compare", "cancel")  # verbs that select no points
 SWEEP_FLAGS = (
     command.CONFIG,
@@ -36,7 +36,7 @@ TRAINING_FLAGS = (
     Flag("vmap_runs", 0, "points trained together in one jax.vmap, if they share a program; 0: automatic", high=1024),
 )
 JOB_FLAGS = (
-    Flag("cluster", "", "kind of cluster", choices=CLUSTERS),
+    Flag("cluster", "", "kind of cluster", choices=(*CLUSTERS,)),
     Flag("accelerator", "", "a name of mlm/launch/cluster/accelerators.py; empty: CPU"),
     Flag("hosts", 0, "hosts that train each point together; 0: all hosts of the accelerator", high=2**16),
     command.HOURS,

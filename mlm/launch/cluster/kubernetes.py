@@ -23,6 +23,7 @@ from mlm.launch.cluster.job import ClusterOption, Job
 
 FILE: str = "jobsets.yaml"
 TOOLS: Sequence[str] = ("kubectl",)
+APPLY = ("kubectl", "apply", "--server-side")
 LABEL = "mlm-job"  # a job's name, on each of its JobSets
 COMMANDS = "mlm-commands"  # annotation: the indices of a JobSet's commands
 PORT, PORTS = 9876, 1000  # of process 0; each command has its own, so that it does not meet the one before it
@@ -244,18 +245,13 @@ def render_pod_script(job: Job, indices: Sequence[int], coordinator: str) -> str
 
 def submit_job(job: Job, path: Path) -> str:
     """Queues the JobSets. A job that comes after others is queued suspended; a process on this machine resumes it."""
-    jobs.call_tool(*make_apply_words(path), shown=3)
+    jobs.call_tool(*APPLY, f"--filename={path}", shown=3)
     if names := [path.parent.name for path in job.after]:
         arguments = [job.options["namespace"], f"{LABEL} in ({','.join(names)})", TERMINAL_STATES, str(path)]
         words = ["bash", "-c", RESUME_SCRIPT.read_text(), "resume", *arguments]
         with path.with_name("resume.log").open("ab") as log:
             subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     return f"JobSets of {LABEL}={job.name} in {job.options['namespace']}"
-
-
-def make_apply_words(path: Path) -> list[str]:
-    """The words of the call that queues a job's file."""
-    return ["kubectl", "apply", "--server-side", f"--filename={path}"]
 
 
 def job_selector(path: Path) -> list[str]:
@@ -299,4 +295,5 @@ def cancel_jobs(paths: Sequence[Path]) -> None:
 def format_submission(job: Job, path: Path) -> str:
     """The line that queues the JobSets."""
     names = ", ".join(other.parent.name for other in job.after)
-    return shlex.join(make_apply_words(path)) + (f"  # suspended until these have ended: {names}" if names else "")
+    line = shlex.join([*APPLY, f"--filename={path}"])
+    return line + (f"  # suspended until these have ended: {names}" if names else "")

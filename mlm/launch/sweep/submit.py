@@ -16,6 +16,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
 
@@ -125,7 +126,7 @@ def submit_packing(cfg: config.Config, flags: Sequence[str], config_path: str, a
     flags = [*([f"--config={snapshot.find_copy(config_path)}"] if config_path else []), *flags]
     words = (sys.executable, "-m", "mlm", "pack", *flags, f"--tasks={args.tasks}")
     commands = [(*words, f"--task={number}") for number in range(1, args.tasks + 1)]
-    job = make_job(root, name, commands, snapshot, args, [cfg], args.tasks)
+    job = make_job(root, name, commands, snapshot, args, [cfg])
     job = job._replace(output_field="config.data.cache_dir")
     CLUSTERS[args.cluster].check_job(job)
 
@@ -171,15 +172,7 @@ def submit_jobs(
             print(f"{cluster_job}: {content}; output: {job.folder}", flush=True)
 
 
-def make_job(
-    root: Path,
-    name: str,
-    commands: Sequence[tuple[str, ...]],
-    snapshot: code_snapshot.CodeSnapshot,
-    args: argparse.Namespace,
-    configs: Sequence[config.Config],
-    max_running: int,
-) -> Job:
+def make_job(root: Path, name: str, commands: Sequence[tuple], snapshot, args, configs: Sequence) -> Job:
     """A job without an accelerator, whose commands read what the configs name and write below `root`."""
     return Job(
         name,
@@ -189,7 +182,7 @@ def make_job(
         Path.cwd(),
         accelerator="",
         hours=args.hours,
-        max_running=max_running,
+        max_running=len(commands),
         output_folder=str(root),
         options=parse_options(CLUSTERS[args.cluster].OPTIONS, args.option),
         data_paths=find_data_paths(configs),
@@ -220,8 +213,9 @@ def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) ->
     points = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
     name = make_job_name(sweep.root.name, (str(files.make_absolute(sweep.root)), len(submitted), points))
     num_running = max(1, min(args.max_running, len(commands)))
-    train_job = make_job(sweep.root, name, commands, snapshot, args, remaining, num_running)
-    train_job = train_job._replace(accelerator=args.accelerator, num_hosts=count_hosts(args))
+    train_job = make_job(sweep.root, name, commands, snapshot, args, remaining)._replace(
+        accelerator=args.accelerator, num_hosts=count_hosts(args), max_running=num_running
+    )
     table_job = train_job._replace(
         name=f"{name}-table",
         commands=(make_sweep_command("report", experiment, flags),),
@@ -244,23 +238,23 @@ def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) ->
 
 def is_reachable(root: Path) -> bool:
     """Whether the sweep's folder can be read; if a bucket cannot be reached from here, prints that."""
-    outcome: list[Exception | None] = [buckets.BucketAccessError(f"{root}: no answer within {BUCKET_SECONDS} s")]
+    answer: futures.Future[None] = futures.Future()
 
     def check():
         try:
             files.check_folder("config.workdir", str(root), writable=False, schemes=CHECKPOINT_SCHEMES)
-            outcome[0] = None
+            answer.set_result(None)
         except errors.ConfigError as error:
-            outcome[0] = error
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=check, daemon=True)  # the libraries of buckets try again for minutes
-    thread.start()
-    thread.join(BUCKET_SECONDS)
-    if isinstance(error := outcome[0], buckets.BucketAccessError):
-        print(f"{error}; shown as if no point were done", file=sys.stderr)
-    elif error is not None:
-        raise error
-    return error is None
+    threading.Thread(target=check, daemon=True).start()  # the libraries of buckets try again for minutes
+    try:
+        answer.result(BUCKET_SECONDS)
+    except (TimeoutError, buckets.BucketAccessError) as error:
+        line = str(error) or f"{root}: no answer within {BUCKET_SECONDS} s"
+        print(f"{line}; shown as if no point were done", file=sys.stderr)
+        return False
+    return True
 
 
 def select_unsubmitted(configs: Sequence, places: dict, readable: bool) -> tuple[list, str]:
