@@ -38,7 +38,10 @@ def search_points(sweep) -> None:
     expected = "a function of a point's fields that returns ranges by field (docs/guides/sweep.md)"
     errors.require(hasattr(experiment, "search_space"), where, None, expected)
     plan = search.SearchPlan(args.trials, args.rungs, args.search_seed)
-    search.check_plan(plan)
+    is_ascending = list(plan.rungs) == sorted(set(plan.rungs)) and all(rung > 0 for rung in plan.rungs)
+    shown = ",".join(f"{rung:g}" for rung in plan.rungs)
+    expected = "ascending shares of the training length, of which the last is 1, such as 0.25,1"
+    errors.require(is_ascending and plan.rungs[-1:] == (1.0,), "--rungs", shown, expected)
     out = files.make_path(args.out or folder / "chosen.json")
     files.check_folder("--out", str(out.parent))
     base, overrides = sweep.config_flags.load_base(), sweep.config_flags.overrides

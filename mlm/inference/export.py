@@ -1,7 +1,4 @@
-"""Exports a model as a Hugging Face folder, with a model card: its architecture, provenance and held-out scores.
-
-The folder can also be uploaded to a repository of huggingface.co.
-"""
+"""Exports a model as a Hugging Face folder, with a model card: its architecture, provenance and held-out scores."""
 
 import contextlib
 import json

@@ -149,10 +149,10 @@ def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
     return sequences
 
 
-def _decode_prompts(model, sequences, settings, function, make_arguments=lambda indices, size: {}, **static) -> list:
+def _decode_prompts(model, sequences, settings, function, keys=None, **static) -> list:
     """The outputs of a function of decoding.py for each prompt; static: its arguments that it is compiled for.
 
-    make_arguments: (indices of the prompts of a batch, its size) -> its other arguments.
+    keys: random keys of the prompts, for a function that samples.
     """
     # One of few cache lengths, and as many sequences as caches of this length and number fit the device.
     cache_len = next(x for x in loader.list_bucket_lengths(model.length) if x >= settings.max_length)
@@ -169,7 +169,8 @@ def _decode_prompts(model, sequences, settings, function, make_arguments=lambda 
                 yield [chunk[i] for i in indices], ids_BxL
 
     def run_batch(indices, ids_BxL):
-        return decode(model.params, ids_BxL, max_len=max_len, **make_arguments(indices, len(ids_BxL)))
+        sampler = {} if keys is None else {"sampler_args": _make_sampler_args(settings, keys, indices, len(ids_BxL))}
+        return decode(model.params, ids_BxL, max_len=max_len, **sampler)
 
     return batching.collect_outputs(iterate_batches(), run_batch, len(sequences))
 
@@ -184,10 +185,7 @@ def _make_sampler_args(settings, keys, indices, batch_size):
 
 
 def _continue_prompts(model, sequences, keys, settings) -> list[GeneratedText]:
-    def make_arguments(indices, size):
-        return {"sampler_args": _make_sampler_args(settings, keys, indices, size)}
-
-    outputs = _decode_prompts(model, sequences, settings, decoding.continue_prompts, make_arguments)
+    outputs = _decode_prompts(model, sequences, settings, decoding.continue_prompts, keys)
     return [_make_generation(model, prompt, *decoded) for prompt, decoded in zip(sequences, outputs, strict=True)]
 
 

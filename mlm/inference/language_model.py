@@ -123,10 +123,6 @@ class LanguageModel:
     def fill_mask(self, text: str | Sequence[str], top_k: int = 5, batch_size: int | None = None) -> Any:
         """Predicts the token of each [MASK]. Where a text has several, the others stay masked.
 
-        Args:
-            text: a text with [MASK], or several.
-            top_k: how many tokens for each [MASK].
-
         Returns:
             list: for a text an entry for each [MASK], the list of its `top_k` likeliest tokens (MaskPrediction), the
             likeliest first; for a list of texts a list of these.
@@ -210,8 +206,6 @@ class LanguageModel:
         """Finds the candidates whose embeddings have the largest cosine with that of the text.
 
         Args:
-            candidates: the texts to search.
-            top_k: how many candidates to return.
             layer: as in `encode`.
             pooling: as in `encode`, not None.
 
@@ -369,7 +363,6 @@ class LanguageModel:
         """Translates with beam search, by a model of parallel text.
 
         Args:
-            num_beams: beams of the search.
             length_penalty: as in `generate`.
             num_return_sequences: translations for each source, at most `num_beams`.
 

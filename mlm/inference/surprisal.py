@@ -1,6 +1,4 @@
-"""Surprisal: how many nats each token and word of a text costs a model.
-
-Where a model reads from left to right it is exact. A masked model's are the terms of the pseudo-log-likelihood.
+"""Surprisal: how many nats each token and word of a text costs a model (see `LanguageModel.surprisal`).
 
 Letters in array names: T tokens of a text, R sequences of L, K of L - 1, I queries.
 """

@@ -4,8 +4,6 @@ A process hangs if it makes no step for --hang_after seconds, or for ten times a
 saves (mlm/training/run/heartbeat.py). Before it prepares its first step and after its last one, while it packs examples
 and evaluates the model, it never counts as hung. What a restart would meet again, such as a wrong field or a loss that
 is not finite, ends the run.
-
-The process of a run on several hosts has a parent here as well, which restarts nothing.
 """
 
 import contextlib
@@ -24,7 +22,7 @@ EXIT_SECONDS = 8  # in which the other processes end, once one has ended with a 
 
 
 def run_on_host(arguments: Sequence[str]) -> int:
-    """Runs Python with these arguments, one process of a run on several hosts, to the end; returns its exit code."""
+    """Runs Python with these arguments, one process of a run on several hosts, once; returns its exit code."""
     with StopSignal() as stop, ChildProcess(arguments) as child:
         watch([child], float("inf"), stop)
         if stop.signal:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from mlm.base import buckets, errors, fields, text_files
-from mlm.launch.cluster.accelerators import GPUS
+from mlm.launch.cluster.accelerators import ACCELERATORS, GPUS
 
 NO_OPTIONS = MappingProxyType({})
 GLOB_FIELDS = ("data.path", "data.validation_path")  # separated by commas
@@ -172,8 +172,10 @@ def check_job(job: Job) -> None:
         errors.require(value.isprintable(), f"--option={name}", value, "text in one line")
 
 
-def check_hosts(job: Job, num_hosts: int) -> None:
-    """Raises ConfigError unless a job has so many hosts, those of its accelerator, or a multiple of them."""
+def check_accelerator(job: Job, names: Sequence[str]) -> None:
+    """Raises ConfigError unless a job has one of the accelerators, and its hosts, or a multiple of them."""
+    errors.require_one_of("--accelerator", job.accelerator, names)
+    num_hosts = ACCELERATORS[job.accelerator].num_hosts
     expected = f"{num_hosts}, the hosts of a {job.accelerator}, or a multiple for several slices"
     errors.require(job.num_hosts % num_hosts == 0, "--hosts", job.num_hosts, expected)
 

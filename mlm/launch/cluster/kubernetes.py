@@ -75,9 +75,8 @@ def check_job(job: Job) -> None:
     jobs.parse_variables(job)
     check_paths(job)
     if job.accelerator:
-        errors.require_one_of("--accelerator", job.accelerator, list(ACCELERATORS))
+        jobs.check_accelerator(job, list(ACCELERATORS))
         accelerator = ACCELERATORS[job.accelerator]
-        jobs.check_hosts(job, accelerator.num_hosts)
         is_connected = not accelerator.tpu or accelerator.num_hosts > 1 or job.num_hosts == 1
         expected = f"1: GKE connects only slices of several hosts, and a {job.accelerator} has one"
         errors.require(is_connected, "--hosts", job.num_hosts, expected)

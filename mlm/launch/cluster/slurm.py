@@ -42,7 +42,7 @@ def check_job(job: Job) -> None:
     jobs.check_job(job)
     if job.accelerator:
         names = [name for name in ACCELERATORS if name.partition("-")[0] in GPUS]
-        errors.require_one_of("--accelerator", job.accelerator, names)
+        jobs.check_accelerator(job, names)
     count, expected = len(job.commands), f"at most {MAX_ARRAY_SIZE:,} of one array"
     errors.require(count <= MAX_ARRAY_SIZE, "jobs", count, expected)
     if job.options["cpus"]:

@@ -69,8 +69,7 @@ def check_job(job: Job) -> None:
         errors.require(is_copied, field, path, expected)
     if job.accelerator:
         names = [name for name, one in ACCELERATORS.items() if one.tpu and one.tpu.runtime_version]
-        errors.require_one_of("--accelerator", job.accelerator, names)
-        jobs.check_hosts(job, ACCELERATORS[job.accelerator].num_hosts)
+        jobs.check_accelerator(job, names)
 
 
 def split_names(names: str) -> list[str]:

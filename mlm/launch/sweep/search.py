@@ -54,14 +54,6 @@ class SearchPlan(NamedTuple):
     seed: int
 
 
-def check_plan(plan: SearchPlan) -> None:
-    """Raises ConfigError for rungs that are no ascending shares up to 1."""
-    is_ascending = list(plan.rungs) == sorted(set(plan.rungs)) and all(rung > 0 for rung in plan.rungs)
-    shown = ",".join(f"{rung:g}" for rung in plan.rungs)
-    expected = "ascending shares of the training length, of which the last is 1, such as 0.25,1"
-    errors.require(is_ascending and plan.rungs[-1:] == (1.0,), "--rungs", shown, expected)
-
-
 def build_rows(
     find_space: Callable[[dict], Any],
     sweep: Mapping[str, Mapping[str, Any]],
