@@ -23,11 +23,9 @@ FLAGS = (
     Flag("processes", 0, "number of processes, of each task; 0: one for each core", low=0, high=2**10),
     Flag("verify", False, "hash all files of the corpus and of the cache, also those of the same size and time"),
 )
-TASK_FLAGS = (
+JOB_FLAGS = (
     Flag("tasks", 0, "number of tasks that share the shards, each on a host", high=2**16),
     Flag("task", 0, "pack the share of this task alone, a number from 1", high=2**16),
-)
-JOB_FLAGS = (
     Flag("cluster", "", "submit the tasks as a job to this kind of cluster", choices=("slurm", "kubernetes")),
     command.HOURS,
     command.DRY_RUN,
@@ -39,7 +37,7 @@ def make_parser() -> command.CommandParser:
     parser = command.CommandParser(prog="mlm pack", description=DESCRIPTION, has_fields=True)
     command.add_flags(parser, command.CONFIG, train.RECIPE, *FLAGS)
     group = parser.add_argument_group("several hosts")
-    command.add_flags(group, *TASK_FLAGS, *JOB_FLAGS)
+    command.add_flags(group, *JOB_FLAGS)
     command.add_cluster_option(group)
     return parser
 

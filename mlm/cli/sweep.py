@@ -44,9 +44,6 @@ JOB_FLAGS = (
     Flag("points_per_command", 0, "maximum number of points in a job; 0: those of a program together", high=10_000),
     command.DRY_RUN,
 )
-PRINT_CONFIG = Flag(
-    "print_config", False, "print the value of each config field of the points, and where it comes from"
-)
 TABLE_COLUMNS = Flag(
     "columns", (), "columns to print: all, or their names (those that tell the models apart)", "NAME,..."
 )
@@ -284,7 +281,7 @@ class Verb(NamedTuple):
 
 RUN_FLAGS = (*TRAINING_FLAGS, command.NO_TUNE_MALLOC)
 VERBS = {
-    "list": Verb("list the points and their state", list_points, (PRINT_CONFIG,)),
+    "list": Verb("list the points and their state", list_points, (command.PRINT_CONFIG,)),
     "plan": Verb("print the time and memory that each point needs", sweep_plan.print_plan, sweep_plan.FLAGS),
     "run": Verb("train the points that are not done, then print the table and write the report", run_points, RUN_FLAGS),
     "table": Verb("print the table of the finished points", print_table, (TABLE_COLUMNS,)),
