@@ -25,8 +25,6 @@ Results are written to evaluations.json in each run's directory, which the sweep
 folder NAME to runs/NAME, or to workdir=DIR. A second call computes only what is missing. NAME=VALUE sets a field that
 cannot change a result, such as eval.batch_size or data.cache_dir.
 """
-
-
 MILESTONES = Flag(
     "milestones", False, "evaluate the model at each milestone of its training (train.milestones), not the newest"
 )
@@ -117,8 +115,7 @@ def main(words: list[str]) -> None:
     def list_cases(run):
         cases = read_cases(run)
         for case in cases:
-            if case.announcement:
-                report_once(case.announcement)
+            report_once(case.announcement)
         return cases
 
     workdirs, failed, evaluated = select_runs(args.runs, overrides), [], {}

@@ -25,8 +25,6 @@ of the fine-tuning recipe, unless NAME=VALUE sets them. If the fine-tuning was i
 it. Results and predictions are written to RUN/tasks/TASK (for a Hugging Face folder: runs/NAME/tasks/TASK), or to
 workdir.
 """
-
-
 TABLE_FLAGS = (
     Flag("text", "", "of a table: the column of the text (text, or the only one of texts)", "COLUMN"),
     Flag("text_pair", "", "of a table: the column of a second text", "COLUMN"),

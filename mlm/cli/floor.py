@@ -22,8 +22,6 @@ and in texts, of equal numbers of words, in passages of data.language.max_words:
 repeats and mutual information by distance, perplexities of n-grams. A word is a run of letters in lower case or a mark.
 The fields data.language.* define the language.
 """
-
-
 FLAGS = (
     Flag("documents", 200, "bound: number of documents to sample (200)", low=2),
     Flag("orders", 1, "bound: number of random masks of each size (1)", low=1),

@@ -431,9 +431,8 @@ class LanguageModel:
 
 def _listed(text: str | Sequence[str], name: str = "text") -> tuple[list[str], bool]:
     """The texts as a list, and whether there was a single one."""
-    is_single = isinstance(text, str)
     errors.require(isinstance(text, Iterable), name, text, "a text, or several")
     texts = [text] if isinstance(text, str) else list(text)
     for each in texts:
         errors.require(isinstance(each, str), name, each, "a text")
-    return texts, is_single
+    return texts, isinstance(text, str)

@@ -52,8 +52,6 @@ class ClusterOption(NamedTuple):
 VARIABLES_OPTION = ClusterOption(
     "environment of the commands, as NAME=VALUE,NAME=VALUE, such as LIBTPU_INIT_ARGS=FLAGS or NCCL_DEBUG=INFO"
 )
-
-
 SETUP_OPTION = ClusterOption(
     "shell lines before the commands, where these run, such as 'module load cuda; source ~/venv/bin/activate'"
 )

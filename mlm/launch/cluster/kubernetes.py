@@ -269,19 +269,13 @@ def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
         if path.exists():
             found = jobs.call_tool("kubectl", "get", "jobsets", *job_selector(path), "--output=json", shown=3)
             for jobset in json.loads(found)["items"]:
-                indices = map(int, jobset["metadata"]["annotations"][COMMANDS].split())
-                if state := jobset_state(jobset):
+                status = jobset.get("status", {})
+                if not status.get("terminalState"):  # it has not ended
+                    is_ready = any(part["ready"] for part in status.get("replicatedJobsStatus", []))
+                    state = "running" if is_ready and not jobset["spec"].get("suspend") else "queued"
+                    indices = map(int, jobset["metadata"]["annotations"][COMMANDS].split())
                     states[path] |= dict.fromkeys(indices, state)
     return states
-
-
-def jobset_state(jobset: Mapping) -> str:
-    """The state: "queued", "running", or "" for a JobSet that has ended."""
-    status = jobset.get("status", {})
-    if status.get("terminalState"):
-        return ""
-    is_ready = any(replicated_job["ready"] for replicated_job in status.get("replicatedJobsStatus", []))
-    return "running" if is_ready and not jobset["spec"].get("suspend") else "queued"
 
 
 def cancel_jobs(paths: Sequence[Path]) -> None:

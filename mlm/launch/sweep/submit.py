@@ -144,9 +144,7 @@ def submit_packing(cfg: config.Config, flags: Sequence[str], config_path: str, a
     submit_jobs(root, snapshot, args, make_jobs)
 
 
-def submit_jobs(
-    root: Path, snapshot: code_snapshot.CodeSnapshot, args: argparse.Namespace, make_jobs: Callable[[], list[tuple]]
-) -> None:
+def submit_jobs(root: Path, snapshot: code_snapshot.CodeSnapshot, args, make_jobs: Callable[[], list[tuple]]) -> None:
     """Submits what make_jobs() lists, or with --dry_run prints the lines that would submit it, and the jobs' files.
 
     No other process submits to `root` meanwhile.
