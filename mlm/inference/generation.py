@@ -103,9 +103,8 @@ def translate_texts(
 ) -> list[list[GeneratedText]]:
     """The best `num_return_sequences` translations of each source, none longer than the training sequences."""
     cfg = model.config
-    errors.require(
-        models.reads_source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)"
-    )
+    expected = "a model that reads a source (encoder_decoder)"
+    errors.require(models.reads_source(cfg), "translate", cfg.model.family, expected)
     errors.require(cfg.data.corpus == "parallel", "translate", cfg.data.corpus, "a run of parallel text")
     errors.require_one_of("length_penalty", length_penalty, decoding.LENGTH_PENALTIES)
     errors.require_integer("num_beams", num_beams, 1, config.MAX_BEAMS)
@@ -137,9 +136,8 @@ def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
         if is_causal:
             errors.require(len(ids) > 0, "text", text, "a text to continue, since sequences of a stream have no [CLS]")
             most = max_length - 1 + is_stream
-            errors.require(
-                len(ids) < max_length, "text", text, f"fewer than {most} tokens, so that there is room behind it"
-            )
+            expected = f"fewer than {most} tokens, so that there is room behind it"
+            errors.require(len(ids) < max_length, "text", text, expected)
         else:
             ids += [MASK] * (0 if MASK in ids else max_length - len(end) - len(ids)) + end
             expected = f"one with {batching.MASK_TOKEN}, or with room behind it, within {max_length} tokens"

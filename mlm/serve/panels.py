@@ -77,7 +77,7 @@ class OptimumPanel(NamedTuple):
     def list_examples(self) -> Iterator[str]:
         """Sentences of held-out documents."""
         documents = grammar.iterate_documents(self.language, FIRST_VALIDATION_NUMBER)
-        for document, _ in zip(documents, range(NUM_DOCUMENTS), strict=False):
+        for document in itertools.islice(documents, NUM_DOCUMENTS):
             yield f"{document.split(' . ')[0].removesuffix(' .')} ."
 
 
@@ -180,9 +180,8 @@ def find_similar_words(panel: ModelPanel, request: PanelRequest) -> dict:
 def show_attention(panel: ModelPanel, request: PanelRequest) -> str:
     """The attention page, as HTML."""
     size = len(batching.encode_text(panel.model.tokenizer, request.text, allow_mask=True))
-    errors.require(
-        size <= MAX_TOKENS, "text", request.text, f"at most {MAX_TOKENS} tokens to show attention, not {size}"
-    )
+    expected = f"at most {MAX_TOKENS} tokens to show attention, not {size}"
+    errors.require(size <= MAX_TOKENS, "text", request.text, expected)
     maps = attention_maps.compute_attention_maps(panel.model, request.text)
     if not panel.has_attention and maps.saliency_TxT is not None:
         maps = maps._replace(attention_KxHxTxT=None, rollout_KxTxT=None)
