@@ -225,7 +225,7 @@ class LanguageModel:
         return answers[0] if is_single else answers
 
     def logits(self, text: str | Sequence[str], batch_size: int | None = None) -> Any:
-        """Computes the logits of a model of masked tokens at all tokens of each text.
+        """Computes the output layer's logits, of a model of masked tokens, at all tokens of each text.
 
         Returns:
             float32: for each text an array TxV, whose row i belongs to the token `tokenize(text)[i]`, column j to
