@@ -70,7 +70,7 @@ def watched(tmp_path, monkeypatch, capfd):
 
     def watch(restarts=3, **plan):
         words = [str(tmp_path / "stand_in.py"), str(tmp_path / "run"), json.dumps({k[1:]: v for k, v in plan.items()})]
-        code = local_processes.run_processes(local_processes.LocalLaunch(2, restarts, 4, str(tmp_path / "run")), words)
+        code = local_processes.run_processes(words, str(tmp_path / "run"), 2, restarts, 4)
         return code, capfd.readouterr().err.splitlines(), starts(tmp_path)
 
     return watch
@@ -143,7 +143,7 @@ def test_killed_it_leaves_none_behind(tmp_path):
     plan = json.dumps({"0": [[5, "wait"]], "1": [[5, "wait"]]})
     call = (
         "from mlm.launch import local_processes as local; "
-        f"local.run_processes(local.LocalLaunch(2, 3, 60, 'run'), ['stand_in.py', 'run', {plan!r}])"
+        f"local.run_processes(['stand_in.py', 'run', {plan!r}], 'run', 2, 3, 60)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", call],

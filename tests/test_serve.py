@@ -288,7 +288,7 @@ def test_a_port_that_is_taken_is_said_in_a_line(server):
 def test_the_optimum_is_the_exact_posterior():
     """Against the sum over all words in the place of the mask, of documents' exact probabilities."""
     language = dataclasses.replace(config.Language(), max_words=16)
-    best = panels.OptimumPanel(panels.Optimum(language))
+    best = panels.OptimumPanel(language)
     (found,) = panels.answer_request(best, panels.PanelRequest(0, "fill_mask", "the [MASK] milks the old cow ."))
     texts = [f"the {word} milks the old cow ." for word in grammar.build_grammar(language).words]
     prob_W = np.exp(diffusion_bound.compute_document_log_probs(language, texts))

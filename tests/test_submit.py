@@ -4,6 +4,7 @@ import re
 import socket
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import own_slurm
@@ -52,7 +53,8 @@ def go(sweep):
     """submit with options."""
 
     def call(sweep=sweep, cluster="slurm", **options):
-        submit.submit_sweep(sweep, submit.SubmitOptions(cluster, **options))
+        args = command.make_parser("submit").parse_words(["experiment", f"--cluster={cluster}"])
+        submit.submit_sweep(sweep, Namespace(**vars(args) | options))
 
     return call
 

@@ -14,7 +14,7 @@ import sys
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import mlm
@@ -41,13 +41,7 @@ CONFIG = Flag("config", "", "Python file whose get_config() returns the base con
 PRINT_CONFIG = Flag(
     "print_config", False, "print the value of each config field and where it comes from; train nothing"
 )
-HOURS = Flag(
-    "hours",
-    24.0,
-    "time limit of a job (24), which is queued again and goes on from what is saved",
-    low=0.01,
-    high=24 * 365,
-)
+HOURS = Flag("hours", 24.0, "time limit of a job (24), which is queued again and goes on from what is saved")
 DRY_RUN = Flag("dry_run", False, "print the files that would be submitted; write nothing")
 NO_TUNE_MALLOC = Flag(  # read by entry.py, before any import
     "no-tune_malloc", False, "do not tune malloc (tuned, it is faster and never returns memory to the system)"
@@ -122,26 +116,6 @@ class ConfigFlags(NamedTuple):
         return [fields.Layer(self.path, base), fields.Layer("command line", self.overrides)]
 
 
-class Number:
-    """An argparse type: a number between two bounds, both included."""
-
-    def __init__(self, kind: type, low: float, high: float | None = None):
-        """high: None: the largest that float32 and int32 hold."""
-        self.kind, self.low = kind, low
-        self.high = (fields.FLOAT32_MAX if kind is float else MAX_COUNT) if high is None else high
-
-    def __call__(self, text: str):
-        """Returns the number in a word; raises ArgumentTypeError, which names the bounds, for any other word."""
-        try:
-            value = fields.parse_number(self.kind, text)
-        except ValueError:
-            value = float("nan")
-        if not self.low <= value <= self.high:
-            expected = f"expected {self.low} <= value <= {self.high}"
-            raise argparse.ArgumentTypeError(f"{errors.format_value(text)}: {expected}")
-        return value
-
-
 class JoinValues(argparse.Action):
     """A flag of several values, which may also be given several times."""
 
@@ -182,7 +156,7 @@ def add_flags(group, *flags: Flag) -> None:
             parse = text_files.split_paths if flag.metavar == "FILE,..." else functools.partial(split_values, flag.kind)
             shared["action"] = JoinValues
         else:
-            parse = str if kind is str else Number(kind, flag.low, flag.high)
+            parse = str if kind is str else functools.partial(parse_bounded, kind, flag.low, flag.high)
         group.add_argument(f"--{flag.name}", type=parse, metavar=flag.metavar, choices=flag.choices, **shared)
 
 
@@ -204,12 +178,40 @@ def split_values(kind: Callable[[str], Any], text: str) -> tuple:
     raise argparse.ArgumentTypeError(f"{text!r}: expected {what} separated by single commas")
 
 
+def parse_bounded(kind: type, low: float, high: float | None, text: str):
+    """A number between two bounds, both included; high: None: the largest that float32 and int32 hold.
+
+    Raises ArgumentTypeError, which names the bounds, for any other text.
+    """
+    largest = (fields.FLOAT32_MAX if kind is float else MAX_COUNT) if high is None else high
+    try:
+        value = fields.parse_number(kind, text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= largest:
+        raise argparse.ArgumentTypeError(f"{errors.format_value(text)}: expected {low} <= value <= {largest}")
+    return value
+
+
 def resolve_path(flag: str, path: str) -> str:
     """A path with its home folder. Raises ConfigError for a pipe or a device: to open one may wait for ever."""
     path = files.expand_home(flag, path)
     is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     errors.require(not is_special, flag, path, "a file or folder; this is a pipe or a device")
     return path
+
+
+def refuse_flags(args: argparse.Namespace, flags: Iterable[Flag], expected: str) -> None:
+    """Raises ConfigError for a flag that is set; expected: what stands with it, or in its place."""
+    for flag in flags:
+        value = getattr(args, flag.name)
+        errors.require(value == flag.default, f"--{flag.name}", value, expected)
+
+
+def print_notes(*lines: str) -> None:
+    """Prints lines that are no results to stderr, without empty ones."""
+    for line in filter(None, lines):
+        print(line, file=sys.stderr, flush=True)
 
 
 def check_encoding(words: Sequence[str]) -> None:

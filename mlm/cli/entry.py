@@ -121,12 +121,6 @@ def run_command(words: list[str]) -> None:
         sys.exit(128 + stop.signal)
 
 
-def describe_command(name: str, example: str) -> str:
-    """The description of a command: its purpose as a sentence, and an example."""
-    purpose = COMMANDS[name][1]
-    return f"{purpose[0].upper()}{purpose[1:]}.\n\n    {example}"
-
-
 def format_overview() -> str:
     """The commands with their purposes, as text."""
     width = max(map(len, COMMANDS))

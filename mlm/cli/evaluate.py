@@ -1,7 +1,6 @@
 """mlm evaluate: evaluates trained runs."""
 
 import functools
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ Results are written to evaluations.json in each run's directory, which the sweep
 folder NAME to runs/NAME, or to workdir=DIR. A second call computes only what is missing. NAME=VALUE sets a field that
 cannot change a result, such as eval.batch_size or data.cache_dir.
 """
-
-
 MILESTONES = Flag(
     "milestones", False, "evaluate the model at each milestone of its training (train.milestones), not the newest"
 )
@@ -75,14 +72,8 @@ def select_runs(workdirs: list[str], overrides: Mapping[str, Any]) -> list[str]:
         by_folder.setdefault(str(pretrained_folder.choose_workdir(name)), []).append(name)
     shared = {folder: ", ".join(names) for folder, names in by_folder.items() if len(names) > 1}
     lines += [f"{folder} keeps the results of the last alone: {names}" for folder, names in shared.items()]
-    for line in lines:
-        report(line)
+    command.print_notes(*lines)
     return selected
-
-
-def report(line: str) -> None:
-    """Prints a line that is no result."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def describe_training(workdir: str) -> tuple[bool, str]:
@@ -112,22 +103,19 @@ def main(words: list[str]) -> None:
     if args.suite and not args.blimp:
         evaluate_suites(args, config_flags.overrides)
         return
-    for flag in SUITE:
-        value = getattr(args, flag.name)
-        errors.require(value == flag.default, f"--{flag.name}", value, "--suite=NAME with it, and no --blimp")
+    command.refuse_flags(args, SUITE, "--suite=NAME with it, and no --blimp")
     find_evaluations(args)
     from mlm.evaluation import engine, evaluation_tasks
     from mlm.training.run import trained_run
 
     command.raise_on_interrupt()
     overrides = config_flags.overrides
-    read_cases, report_once = evaluation_tasks.read_flags(args), functools.cache(report)
+    read_cases, report_once = evaluation_tasks.read_flags(args), functools.cache(command.print_notes)
 
     def list_cases(run):
         cases = read_cases(run)
         for case in cases:
-            if case.announcement:
-                report_once(case.announcement)
+            report_once(case.announcement)
         return cases
 
     workdirs, failed, evaluated = select_runs(args.runs, overrides), [], {}
@@ -146,7 +134,7 @@ def main(words: list[str]) -> None:
             if len(workdirs) == 1:
                 raise
             failed.append(workdir)
-            report(f"not evaluated: {workdir}: {error}")
+            command.print_notes(f"not evaluated: {workdir}: {error}")
         else:
             print(f"\nwritten: {folder.rstrip('/')}/{written}")
     if len(evaluated) > 1:
@@ -157,11 +145,9 @@ def main(words: list[str]) -> None:
 
 def evaluate_suites(args, overrides: dict) -> None:
     """Evaluates models on the tasks of suites, and prints one table, a row for each model."""
-    expected = "none beside --suite; a copy of the suite's file may have it as a key"
-    for flag in (flag for _, flags in FLAGS.values() for flag in flags if flag.name != "suite"):
-        value = getattr(args, flag.name)
-        errors.require(value == flag.default, f"--{flag.name}", value, expected)
-    errors.require(not args.milestones, "--milestones", True, "none beside --suite")
+    flags = [flag for _, flags in FLAGS.values() for flag in flags if flag.name != "suite"]
+    command.refuse_flags(args, flags, "none beside --suite; a copy of the suite's file may have it as a key")
+    command.refuse_flags(args, [MILESTONES], "none beside --suite")
     errors.require(bool(args.data), "--data", args.data, "the folder that holds a folder for each task, with --suite")
     out = use.check_output(args.out, ".csv", ".jsonl") if args.out else None
     from mlm.evaluation import suite
@@ -171,16 +157,15 @@ def evaluate_suites(args, overrides: dict) -> None:
     suites = [suite.read_suite(name, Path(args.data).expanduser()) for name in args.suite.split(",")]
     suite_tasks = [task for one in suites for task in one.tasks]
     for one in suites:
-        for name, reason in one.missing.items():
-            report(f"left out: {name}: {reason}")
+        command.print_notes(*(f"left out: {name}: {reason}" for name, reason in one.missing.items()))
     models = select_runs(args.runs, overrides)
     if args.plan:
-        print(to_markdown(*suite.plan(models, suite_tasks, overrides, report)))
+        print(to_markdown(*suite.plan(models, suite_tasks, overrides, command.print_notes)))
         return
     scores, failed = [], []
     for model in models:
         try:
-            for one in suite.evaluate_model(model, suite_tasks, overrides, report):
+            for one in suite.evaluate_model(model, suite_tasks, overrides, command.print_notes):
                 scores.append(one)
                 if one.is_new:
                     print(f"{model}: {one.describe()}", flush=True)
@@ -188,7 +173,7 @@ def evaluate_suites(args, overrides: dict) -> None:
             if len(models) == 1:
                 raise
             failed.append(model)
-            report(f"not evaluated: {model}: {error}")
+            command.print_notes(f"not evaluated: {model}: {error}")
     expected = f"a task that one of the models can be evaluated on, of {', '.join(task.name for task in suite_tasks)}"
     errors.require(bool(scores), "--suite", args.suite, expected)
     print("\n" + to_markdown(*suite.build_table(scores)))

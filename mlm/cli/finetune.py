@@ -1,5 +1,6 @@
 """mlm finetune: fine-tunes a trained run or a Hugging Face folder on a task."""
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -24,8 +25,6 @@ of the fine-tuning recipe, unless NAME=VALUE sets them. If the fine-tuning was i
 it. Results and predictions are written to RUN/tasks/TASK (for a Hugging Face folder: runs/NAME/tasks/TASK), or to
 workdir.
 """
-
-
 TABLE_FLAGS = (
     Flag("text", "", "of a table: the column of the text (text, or the only one of texts)", "COLUMN"),
     Flag("text_pair", "", "of a table: the column of a second text", "COLUMN"),
@@ -53,7 +52,8 @@ def make_parser() -> command.CommandParser:
     parser.add_argument("model", metavar="RUN", help="directory of a run, or a Hugging Face folder")
     parser.add_argument("table", metavar="TABLE", nargs="?", default="", help="a table of texts and labels")
     command.add_flags(parser, command.CONFIG, *FLAGS, *TABLE_FLAGS)
-    parser.add_argument("--epochs", type=command.Number(float, 0.0), help="number of epochs, instead of train.steps")
+    parse = functools.partial(command.parse_bounded, float, 0.0, None)
+    parser.add_argument("--epochs", type=parse, help="number of epochs, instead of train.steps")
     return parser
 
 
@@ -112,9 +112,7 @@ def write_table_task(args, layers: Sequence[fields.Layer]) -> str:
 
     settings = {name: value for layer in layers for name, value in layer.values.items()}
     if not args.table:
-        for flag in TABLE_FLAGS:
-            value = getattr(args, flag.name)
-            errors.require(value == flag.default, f"--{flag.name}", value, "a table beside it: RUN TABLE")
+        command.refuse_flags(args, TABLE_FLAGS, "a table beside it: RUN TABLE")
         return ""
     errors.require(not args.task, "--task", args.task, f"none beside {args.table}")
     errors.require("data.task" not in settings, "finetune", args.table, "no data.task beside it")

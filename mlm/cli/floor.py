@@ -22,8 +22,6 @@ and in texts, of equal numbers of words, in passages of data.language.max_words:
 repeats and mutual information by distance, perplexities of n-grams. A word is a run of letters in lower case or a mark.
 The fields data.language.* define the language.
 """
-
-
 FLAGS = (
     Flag("documents", 200, "bound: number of documents to sample (200)", low=2),
     Flag("orders", 1, "bound: number of random masks of each size (1)", low=1),
@@ -62,16 +60,14 @@ def measure_bound(language, args):
     count_N = (words_NxL >= 0).sum(1)
     left_N = floor.compute_causal_floor(model, words_NxL, language.max_words).nats_N
     length_N = -diffusion_bound.compute_length_log_probs(model, language.max_words)[count_N]
+    exact_N = left_N - length_N
+    in_order_N = diffusion_bound.compute_random_order_loss(model, words_NxL, language.seed)
+    over_masks_N = diffusion_bound.compute_integrated_loss(model, words_NxL, language.seed, args.orders)
     losses = {
         "document, left to right": left_N,
         "document, right to left": floor.compute_backward_floor(model, words_NxL, language.max_words).nats_N,
         "its number of words": length_N,
-        "its words, given their number: the exact bound": left_N - length_N,
-    }
-    exact_N = left_N - length_N
-    in_order_N = diffusion_bound.compute_random_order_loss(model, words_NxL, language.seed)
-    over_masks_N = diffusion_bound.compute_integrated_loss(model, words_NxL, language.seed, args.orders)
-    losses |= {
+        "its words, given their number: the exact bound": exact_N,
         "exact posterior, word by word in a random order": in_order_N,
         "exact posterior, over masks of every size": over_masks_N,
         "random order minus the exact bound": in_order_N - exact_N,

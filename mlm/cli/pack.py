@@ -23,11 +23,9 @@ FLAGS = (
     Flag("processes", 0, "number of processes, of each task; 0: one for each core", low=0, high=2**10),
     Flag("verify", False, "hash all files of the corpus and of the cache, also those of the same size and time"),
 )
-TASK_FLAGS = (
+JOB_FLAGS = (
     Flag("tasks", 0, "number of tasks that share the shards, each on a host", high=2**16),
     Flag("task", 0, "pack the share of this task alone, a number from 1", high=2**16),
-)
-JOB_FLAGS = (
     Flag("cluster", "", "submit the tasks as a job to this kind of cluster", choices=("slurm", "kubernetes")),
     command.HOURS,
     command.DRY_RUN,
@@ -39,7 +37,7 @@ def make_parser() -> command.CommandParser:
     parser = command.CommandParser(prog="mlm pack", description=DESCRIPTION, has_fields=True)
     command.add_flags(parser, command.CONFIG, train.RECIPE, *FLAGS)
     group = parser.add_argument_group("several hosts")
-    command.add_flags(group, *TASK_FLAGS, *JOB_FLAGS)
+    command.add_flags(group, *JOB_FLAGS)
     command.add_cluster_option(group)
     return parser
 
@@ -51,9 +49,9 @@ def check_tasks(args) -> None:
         expected = f"a number from 1 to --tasks={args.tasks}, or --cluster in its place, which starts all of them"
         is_job = bool(args.cluster)
         errors.require(args.task == 0 if is_job else 0 < args.task <= args.tasks, "--task", args.task, expected)
-    for name, default in () if args.cluster else (("option", []), ("dry_run", False), ("hours", command.HOURS.default)):
-        value = getattr(args, name)
-        errors.require(value == default, f"--{name}", value, "--cluster with it")
+    if not args.cluster:
+        errors.require(not args.option, "--option", args.option, "--cluster with it")
+        command.refuse_flags(args, (command.DRY_RUN, command.HOURS), "--cluster with it")
 
 
 def main(words: list[str]) -> None:
@@ -92,14 +90,13 @@ def main(words: list[str]) -> None:
 
 def submit_job(cfg, args, config_flags: command.ConfigFlags) -> None:
     """Submits a job whose commands pack a share each, or prints it with --dry_run."""
-    from mlm.launch import pack_job
+    from mlm.launch.sweep import submit
 
     values = {name: getattr(args, name) for name in ("recipe", "processes")}
     flags = [f"--{name}={value}" for name, value in values.items() if value]
     flags += ["--verify"] if args.verify else []
     flags += itertools.starmap(fields.format_flag, config_flags.overrides.items())
-    options = {name: getattr(args, name) for name in pack_job.PackOptions._fields}
-    pack_job.submit_packing(cfg, flags, config_flags.path, pack_job.PackOptions(**options))
+    submit.submit_packing(cfg, flags, config_flags.path, args)
 
 
 def print_summary(packed, cfg, seconds: float) -> None:

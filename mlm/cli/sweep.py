@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from mlm.base import buckets, errors, extras, fields, files, user_code
 from mlm.base.flag import Flag
 from mlm.cli import command, config_help, sweep_compare, sweep_plan, sweep_search
+from mlm.launch.cluster import CLUSTERS
 
 NOTE = """NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table
 are in runs/EXPERIMENT-SCALE[-BUDGET], or in workdir."""
 REPORT_PACKAGES = ("jinja2", "vl_convert")
-CLUSTERS = ("slurm", "tpu", "kubernetes")
 WHOLE_SWEEP = ("table", "report", "search", "compare", "cancel")  # verbs that select no points
 SWEEP_FLAGS = (
     command.CONFIG,
@@ -36,16 +36,13 @@ TRAINING_FLAGS = (
     Flag("vmap_runs", 0, "points trained together in one jax.vmap, if they share a program; 0: automatic", high=1024),
 )
 JOB_FLAGS = (
-    Flag("cluster", "", "kind of cluster", choices=CLUSTERS),
+    Flag("cluster", "", "kind of cluster", choices=(*CLUSTERS,)),
     Flag("accelerator", "", "a name of mlm/launch/cluster/accelerators.py; empty: CPU"),
     Flag("hosts", 0, "hosts that train each point together; 0: all hosts of the accelerator", high=2**16),
     command.HOURS,
     Flag("max_running", 8, "maximum number of jobs that run at the same time (8)", low=1, high=10_000),
     Flag("points_per_command", 0, "maximum number of points in a job; 0: those of a program together", high=10_000),
     command.DRY_RUN,
-)
-PRINT_CONFIG = Flag(
-    "print_config", False, "print the value of each config field of the points, and where it comes from"
 )
 TABLE_COLUMNS = Flag(
     "columns", (), "columns to print: all, or their names (those that tell the models apart)", "NAME,..."
@@ -127,14 +124,8 @@ class Sweep(NamedTuple):
         from mlm.launch.sweep import sweep_state
 
         results, faults = sweep_state.load_results(self.configs)
-        print_lines(*faults, sweep_state.describe_unmatched_runs(self.configs))
+        command.print_notes(*faults, sweep_state.describe_unmatched_runs(self.configs))
         return results
-
-
-def print_lines(*lines: str) -> None:
-    """Prints those of the lines that are not empty to stderr."""
-    for line in filter(None, lines):
-        print(line, file=sys.stderr)
 
 
 def resolve_sweep(experiment: ModuleType, config_flags: command.ConfigFlags, args, words: Sequence[str]) -> Sweep:
@@ -154,7 +145,7 @@ def resolve_sweep(experiment: ModuleType, config_flags: command.ConfigFlags, arg
     points = sweep_points.resolve_points(config_flags.load_base(), sweep, overrides)
     warning = sweep_points.check_groups(points, getattr(experiment, "group", series.group_name))
     if warning and args.verb in ("run", "submit", "table", "report"):
-        print_lines(f"warning: {warning}")
+        command.print_notes(f"warning: {warning}")
     resolved = list(points.values())
     if args.budget != "steps":
         from mlm.launch.sweep import budget
@@ -215,17 +206,14 @@ def run_points(sweep: Sweep) -> None:
         table_rehearsal.check_table(sweep.experiment, configs)
     sweep_runner = runner.SweepRunner(sweep.root, configs, num_workers=args.workers, vmap_runs=args.vmap_runs)
     sweep_runner.run()
-    num_done = sum(map(sweep_state.is_done, configs))
-    if sweep_runner.signal is not None:
-        print(f"stopped; {num_done} of {len(configs)} points are done; the same command continues")
-        sys.exit(128 + sweep_runner.signal)
     try:
         if args.points:
+            num_done = sum(map(sweep_state.is_done, configs))
             print(f"{num_done} of {len(configs)} selected points are done")
         else:
             print_table(sweep, has_report=True)
     finally:
-        print_lines(*sweep_state.describe_failures(sweep_runner.failures))
+        command.print_notes(*sweep_state.describe_failures(sweep_runner.failures))
     if sweep_runner.failures:
         sys.exit(1)
 
@@ -242,8 +230,7 @@ def submit_points(sweep: Sweep) -> None:
     training = [f"--{flag.name}={values[flag.name]}" for flag in TRAINING_FLAGS if values[flag.name] != flag.default]
     flags, base = tuple(sweep.format_flags()), sweep.config_flags.load_base()
     submitted = submit.Sweep(args.experiment, sweep.root, sweep.configs, flags, tuple(training), base, path)
-    options = {name: getattr(args, name) for name in submit.SubmitOptions._fields}
-    submit.submit_sweep(submitted, submit.SubmitOptions(**options))
+    submit.submit_sweep(submitted, args)
 
 
 def list_points(sweep: Sweep) -> None:
@@ -262,7 +249,7 @@ def list_points(sweep: Sweep) -> None:
                 origins["train.steps"] = f"--budget={args.budget}"
             config_help.print_origins(cfg, origins)
     if not args.points:
-        print_lines(sweep_state.describe_unmatched_runs(sweep.configs))
+        command.print_notes(sweep_state.describe_unmatched_runs(sweep.configs))
 
 
 def write_report(sweep: Sweep) -> None:
@@ -292,19 +279,17 @@ class Verb(NamedTuple):
     flags: tuple[Flag, ...] = ()
 
 
-SEARCH_FLAGS = (*sweep_search.FLAGS, *TRAINING_FLAGS, command.NO_TUNE_MALLOC)
+RUN_FLAGS = (*TRAINING_FLAGS, command.NO_TUNE_MALLOC)
 VERBS = {
-    "list": Verb("list the points and their state", list_points, (PRINT_CONFIG,)),
+    "list": Verb("list the points and their state", list_points, (command.PRINT_CONFIG,)),
     "plan": Verb("print the time and memory that each point needs", sweep_plan.print_plan, sweep_plan.FLAGS),
-    "run": Verb(
-        "train the points that are not done, then print the table and write the report",
-        run_points,
-        (*TRAINING_FLAGS, command.NO_TUNE_MALLOC),
-    ),
+    "run": Verb("train the points that are not done, then print the table and write the report", run_points, RUN_FLAGS),
     "table": Verb("print the table of the finished points", print_table, (TABLE_COLUMNS,)),
     "report": Verb("write a report of the finished points", write_report),
     "search": Verb(
-        "try recipes, equally many for each row, and write a file of the best", sweep_search.search_points, SEARCH_FLAGS
+        "try recipes, equally many for each row, and write a file of the best",
+        sweep_search.search_points,
+        (*sweep_search.FLAGS, *RUN_FLAGS),
     ),
     "compare": Verb(
         "print what differs from the committed figures, and by how many standard errors",
@@ -375,5 +360,5 @@ def main(words: Sequence[str]) -> None:
             jax.config.update("jax_platforms", "cpu")  # workers and running jobs need the accelerator
         VERBS[verb].run(sweep)
     except subprocess_worker.WorkerEnded as error:
-        print_lines(f"error: {error}")
+        command.print_notes(f"error: {error}")
         sys.exit(1)

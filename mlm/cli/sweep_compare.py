@@ -8,9 +8,6 @@ from mlm.base import errors, files
 from mlm.base.flag import Flag
 from mlm.cli import command
 
-FOLDER = "figures"  # beside the experiment's file
-
-
 FLAGS = (
     Flag(
         "figures",
@@ -63,7 +60,7 @@ def compare_points(sweep) -> None:
     done = f"{len(results)} of {num_points} points are done"
     errors.require(len(results) == num_points, "sweep", done, "all of them")
     source = Path(experiment.__file__)
-    path = Path(args.figures) if args.figures else source.parent / FOLDER / f"{name_sweep(experiment, args)}.json"
+    path = Path(args.figures) if args.figures else source.parent / "figures" / f"{name_sweep(experiment, args)}.json"
     overrides = sweep.config_flags.overrides.items()
     changes = {name: value for name, value in overrides if name not in ("workdir", "data.cache_dir")}
     words = [f"experiments/{source.name}", f"--scale={args.scale}"]
@@ -99,5 +96,5 @@ def compare_points(sweep) -> None:
         f"{reproduction.MAX_ERRORS:g} standard errors"
     )
     if differences:
-        print("\n".join(f"  {difference}" for difference in differences), file=sys.stderr)
+        command.print_notes(*(f"  {difference}" for difference in differences))
         sys.exit(1)

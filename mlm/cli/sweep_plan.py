@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlm.base import errors
 from mlm.base.flag import Flag
-from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator, split_count
+from mlm.launch.cluster.accelerators import ACCELERATORS, Accelerator, find_accelerator, split_count
 
 FLAGS = (
     Flag(
@@ -40,7 +40,9 @@ def print_plan(sweep) -> None:
     if is_local:
         print("This plan is for this machine, which is measured; --accelerator=H100 plans for one.\n", flush=True)
     with contextlib.ExitStack() as stack:
-        options, note = measure_machine(configs, args, stack) if is_local else find_devices(args)
+        accelerator, more, note = measure_machine(configs, args, stack) if is_local else find_devices(args)
+        more |= {"finds_batch": args.largest_batch, "as_configured": args.as_configured}
+        options = plan.PlanOptions(accelerator, args.count, args.utilisation, args.compile, **more)
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         for line in plan.format_plan({Path(cfg.workdir).name: cfg for cfg in configs}, options, width):
             print(line, flush=True)
@@ -59,23 +61,17 @@ def print_plan(sweep) -> None:
         print("Some points compute in float32, whose peak is lower; model.dtype=bfloat16 is faster.")
 
 
-def make_options(args, accelerator, **options):
-    """The options of a plan."""
-    from mlm.launch.sweep import plan
-
-    flags = {"finds_batch": args.largest_batch, "as_configured": args.as_configured}
-    return plan.PlanOptions(accelerator, args.count, args.utilisation, args.compile, **flags, **options)
-
-
 def measure_machine(configs, args, stack: contextlib.ExitStack):
-    """The options of a plan for this machine, which it measures until the stack closes, and a note on it."""
+    """This machine, which it measures until the stack closes, with more options of a plan for it, and a note on it."""
     from mlm.launch.sweep import local_timing
 
     expected = "1 with --accelerator=local, which uses the devices of this machine"
     errors.require(args.count == 1, "--count", args.count, expected)
     timing = local_timing.LocalMachine({cfg.model.dtype for cfg in configs}, args.utilisation)
-    stack.callback(timing.close)
-    accelerator, machine = timing.accelerator(), timing.machine
+    stack.callback(timing.worker.close)
+    machine = timing.machine
+    # One accelerator of all its devices, with the peak of its fastest dtype.
+    accelerator = Accelerator(max(machine.flops.values()), machine.memory, machine.num_devices, "measured just now")
     peaks = " and ".join(
         f"{flops / 1e12:,.3g} TFLOP/s in products of {dtype} matrices" for dtype, flops in machine.flops.items()
     )
@@ -83,11 +79,11 @@ def measure_machine(configs, args, stack: contextlib.ExitStack):
         f"On this machine ({machine.num_devices} x {machine.name}, each {peaks}, "
         f"{accelerator.memory / 1e9:.1f} GB), steps as measured, valid if nothing else runs"
     )
-    return make_options(args, accelerator, measure_step=timing.measure_step), note
+    return accelerator, {"measure_step": timing.measure_step}, note
 
 
 def find_devices(args):
-    """The options of a plan for devices that need not be here, and a note on them."""
+    """An accelerator that need not be here, with more options of a plan for it, and a note on it."""
     from mlm.launch.sweep import target_compiler
 
     count, name = split_count(args.accelerator)
@@ -102,4 +98,4 @@ def find_devices(args):
         f"{accelerator.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and {accelerator.memory / 1e9:.0f} GB; "
         f"{accelerator.source}), at {args.utilisation:.0%} of that peak"
     )
-    return make_options(args, accelerator, target=target), note
+    return accelerator, {"target": target}, note

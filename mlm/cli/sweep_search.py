@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlm.base import errors, files
 from mlm.base.flag import Flag
+from mlm.cli import command
 
 OUT = "search/chosen.json in the sweep's folder; as experiments/searches/NAME-SCALE.json the scale uses it"
 RUNGS = (0.25, 1.0)
@@ -37,7 +38,10 @@ def search_points(sweep) -> None:
     expected = "a function of a point's fields that returns ranges by field (docs/guides/sweep.md)"
     errors.require(hasattr(experiment, "search_space"), where, None, expected)
     plan = search.SearchPlan(args.trials, args.rungs, args.search_seed)
-    search.check_plan(plan)
+    is_ascending = list(plan.rungs) == sorted(set(plan.rungs)) and all(rung > 0 for rung in plan.rungs)
+    shown = ",".join(f"{rung:g}" for rung in plan.rungs)
+    expected = "ascending shares of the training length, of which the last is 1, such as 0.25,1"
+    errors.require(is_ascending and plan.rungs[-1:] == (1.0,), "--rungs", shown, expected)
     out = files.make_path(args.out or folder / "chosen.json")
     files.check_folder("--out", str(out.parent))
     base, overrides = sweep.config_flags.load_base(), sweep.config_flags.overrides
@@ -64,22 +68,18 @@ def search_points(sweep) -> None:
     print(f"\n{table.to_markdown(*expected_best.build_table(searched, name))}\n\nwritten: {out}")
     for row, own in chosen.items():
         if edges := search_space.find_edges(rows[row].space, own.chosen):
-            print(f"at the edge of its range: {row}: {', '.join(edges)}; widen it and search again", file=sys.stderr)
+            command.print_notes(f"at the edge of its range: {row}: {', '.join(edges)}; widen it and search again")
 
 
 def train_trials(root: Path, points: list, args) -> None:
-    """Trains the points that are not done. Exits after a signal, and with 1 if one failed but did not diverge."""
+    """Trains the points that are not done. Exits with 1 if one failed but did not diverge."""
     from mlm.launch.sweep import runner, search, sweep_state
 
     if not points:
         return
     sweep_runner = runner.SweepRunner(root, points, num_workers=args.workers, vmap_runs=args.vmap_runs)
     sweep_runner.run()
-    if sweep_runner.signal is not None:
-        print("stopped; the same command continues")
-        sys.exit(128 + sweep_runner.signal)
     failures = sweep_runner.failures.items()
     if failed := {workdir: error for workdir, error in failures if not error.startswith(search.DIVERGED)}:
-        for line in sweep_state.describe_failures(failed):
-            print(line, file=sys.stderr)
+        command.print_notes(*sweep_state.describe_failures(failed))
         sys.exit(1)

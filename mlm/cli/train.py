@@ -133,9 +133,9 @@ def launch_locally(args, layers) -> None:
     """Runs this command in several processes on this host, and ends as they end."""
     workdir = next((one.values["workdir"] for one in reversed(layers) if "workdir" in one.values), "")
     workdir = workdir or fields.DEFAULT["workdir"]
-    launch = local_processes.LocalLaunch(args.local_processes, args.restarts, args.hang_after, workdir)
+    options = args.local_processes, args.restarts, args.hang_after
     # Without JAX: devices belong to the first process that touches them.
-    sys.exit(local_processes.run_processes(launch, sys.orig_argv[1:]))
+    sys.exit(local_processes.run_processes(sys.orig_argv[1:], workdir, *options))
 
 
 def resolve_config(args, layers, facts: dict):

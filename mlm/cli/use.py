@@ -1,6 +1,4 @@
-"""The commands that use a trained model, each a row of COMMANDS: fill, embed, similar, score, predict, generate,
-translate, readability, attention and export; and serve, a page that shows models side by side.
-"""
+"""The commands that use a trained model, each a row of COMMANDS; and serve, a page that shows models side by side."""
 
 import argparse
 import csv
@@ -106,12 +104,11 @@ def write_records(path: Path, rows: Iterable[dict]) -> int:
     Nothing is written if a row raises. Raises ConfigError where a late row has a column that the first ones lack.
     """
     rows, count = iter(rows), 0
-    options: Any = {
-        "encoding": "utf-8",
-        "errors": "backslashreplace",
-        "newline": "",
-    }  # as JSON escapes half a character
-    with files.atomic_write(path) as temporary, temporary.open("w", **options) as file:
+    # Half a character is escaped, as JSON does it.
+    with (
+        files.atomic_write(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
         first = list(itertools.islice(rows, FIRST_ROWS))
         names = list_names(first)
         writer, quoter = (csv.DictWriter(file, names, lineterminator="\n", quoting=x) for x in QUOTINGS)
@@ -228,12 +225,11 @@ def predict(args, load) -> Iterator[dict]:
     """Records of the predicted labels, of each word if the task is tagging; or the rows of a table with them."""
     path = args.file if not args.texts else args.texts[0] if len(args.texts) == 1 and not args.file else ""
     is_table = os.path.isfile(path) and records.detect_kind(path) != records.TEXT
-    is_name = lambda text: os.path.isfile(text) or (records.has_known_ending(text) and " " not in text)
-    named, expected = (
-        next(filter(is_name, args.texts), ""),
-        "texts, or one table that is there; --file=FILE reads texts",
-    )
-    errors.require(is_table or not named, "predict", named, expected)
+    named = [
+        text for text in args.texts if os.path.isfile(text) or (records.has_known_ending(text) and " " not in text)
+    ]
+    expected = "texts, or one table that is there; --file=FILE reads texts"
+    errors.require(is_table or not named, "predict", ", ".join(named), expected)
     texts = [] if is_table else read_texts(args.texts, args.file)
     from mlm.inference import prediction
 
@@ -388,7 +384,8 @@ def make_parser(name: str) -> command.CommandParser:
     from mlm.cli import entry
 
     example = "mlm serve runs/a runs/b --file=texts.txt" if name == "serve" else COMMANDS[name].example
-    description = entry.describe_command(name, example)
+    purpose = entry.COMMANDS[name][1]
+    description = f"{purpose[0].upper()}{purpose[1:]}.\n\n    {example}"
     parser = command.CommandParser(prog=f"mlm {name}", description=description)
     if name == "serve":
         parser.add_argument("models", metavar="MODEL", nargs="+", help=f"models to show side by side: {MODEL_HELP}")

@@ -4,6 +4,7 @@ The searches work on anything that predicts the next token, a model or a table. 
 tokens of a sequence, W beams, C = 2 * W candidates, N = B * W.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -181,9 +182,7 @@ def search_beams(
         suppressed_ids: tokens that are never generated and have no share of P.
     """
     B, W, T = len(last_B), num_beams, num_steps
-
-    def get_penalty(length):
-        return compute_length_penalty(length_penalty, length)
+    get_penalty = functools.partial(compute_length_penalty, length_penalty)
 
     def step(beams: _BeamState) -> _BeamState:
         t = beams.step
@@ -255,7 +254,6 @@ def prefill(
         ids_BxL: the prompts, with PAD at their ends; source: the sources of an encoder-decoder.
         cache_len: tokens that the cache has room for, those of the prompt included.
         max_len: tokens to generate at most, those of the prompt included; traced. None: `cache_len`.
-        suppressed_ids: tokens that are never generated.
     """
     prompt = make_tokens(ids_BxL)
     length_B = (prompt.segments_BxL > 0).sum(-1)
@@ -282,16 +280,7 @@ def continue_prompts(model: types.Model, params, ids_BxL, *, sampler_args=None, 
     return decode_tokens(**prefill(model, params, ids_BxL, **lengths), select_token=select_token)
 
 
-def decode_beams(
-    model: types.Model,
-    params,
-    ids_BxL,
-    source: types.Tokens | None = None,
-    *,
-    num_beams: int,
-    length_penalty: str = "mean",
-    **lengths,
-) -> BeamSearchResult:
+def decode_beams(model: types.Model, params, ids_BxL, source=None, *, num_beams, length_penalty="mean", **lengths):
     """Beam search as `search_beams` does it; other arguments as for `prefill`."""
     arguments = prefill(model, params, ids_BxL, source, **lengths)
     return search_beams(**arguments, num_beams=num_beams, length_penalty=length_penalty)
@@ -316,7 +305,6 @@ def unmask_tokens(model: types.Model, unmask_order: str, params: Any, ids_BxL, s
     Args:
         model: the model, whose states predict their own tokens; params: as a run stores them, with the key "model".
         unmask_order: "left" to right, or by "confidence".
-        ids_BxL: sequences with [MASK]s.
         sampler_args: of `make_sampler`, with a random key for each sequence; None: the likeliest tokens.
         tokens_per_step: positions that one forward pass fills in a sequence; traced.
     """

@@ -1,7 +1,4 @@
-"""Exports a model as a Hugging Face folder, with a model card: its architecture, provenance and held-out scores.
-
-The folder can also be uploaded to a repository of huggingface.co.
-"""
+"""Exports a model as a Hugging Face folder, with a model card: its architecture, provenance and held-out scores."""
 
 import contextlib
 import json
@@ -52,17 +49,11 @@ PIPELINES = {
 
 
 def save_pretrained(model, folder: str, *, sentence_transformers: bool = False, milestones: Iterable = ()) -> dict:
-    """Exports a LanguageModel as a Hugging Face folder and returns {"written", "model_type", "note"}.
+    """Implements `LanguageModel.save_pretrained`; milestones: the run's models there, for folders "stepN" in it.
 
     A model that no class of transformers computes is written with a config of our own, which `load_model` reads, and
-    with classes in torch, which transformers reads with trust_remote_code=True; the note says why.
-
-    Args:
-        sentence_transformers: whether the folder is also one of sentence-transformers.
-        milestones: the models of a run at its milestones, each for a folder "stepN" inside the folder.
-
-    Raises:
-        ConfigError: the folder is not empty, or no class in torch computes the states that sentence-transformers needs.
+    with classes in torch, which transformers reads with trust_remote_code=True; the note says why. Raises ConfigError
+    if the folder is not empty, or no class in torch computes the states that sentence-transformers needs.
     """
     files.check_empty_folder("export", folder)
     with files.atomic_folder(folder) as path:

@@ -103,9 +103,8 @@ def translate_texts(
 ) -> list[list[GeneratedText]]:
     """The best `num_return_sequences` translations of each source, none longer than the training sequences."""
     cfg = model.config
-    errors.require(
-        models.reads_source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)"
-    )
+    expected = "a model that reads a source (encoder_decoder)"
+    errors.require(models.reads_source(cfg), "translate", cfg.model.family, expected)
     errors.require(cfg.data.corpus == "parallel", "translate", cfg.data.corpus, "a run of parallel text")
     errors.require_one_of("length_penalty", length_penalty, decoding.LENGTH_PENALTIES)
     errors.require_integer("num_beams", num_beams, 1, config.MAX_BEAMS)
@@ -137,9 +136,8 @@ def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
         if is_causal:
             errors.require(len(ids) > 0, "text", text, "a text to continue, since sequences of a stream have no [CLS]")
             most = max_length - 1 + is_stream
-            errors.require(
-                len(ids) < max_length, "text", text, f"fewer than {most} tokens, so that there is room behind it"
-            )
+            expected = f"fewer than {most} tokens, so that there is room behind it"
+            errors.require(len(ids) < max_length, "text", text, expected)
         else:
             ids += [MASK] * (0 if MASK in ids else max_length - len(end) - len(ids)) + end
             expected = f"one with {batching.MASK_TOKEN}, or with room behind it, within {max_length} tokens"
@@ -149,10 +147,10 @@ def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
     return sequences
 
 
-def _decode_prompts(model, sequences, settings, function, make_arguments=lambda indices, size: {}, **static) -> list:
+def _decode_prompts(model, sequences, settings, function, keys=None, **static) -> list:
     """The outputs of a function of decoding.py for each prompt; static: its arguments that it is compiled for.
 
-    make_arguments: (indices of the prompts of a batch, its size) -> its other arguments.
+    keys: random keys of the prompts, for a function that samples.
     """
     # One of few cache lengths, and as many sequences as caches of this length and number fit the device.
     cache_len = next(x for x in loader.list_bucket_lengths(model.length) if x >= settings.max_length)
@@ -169,7 +167,8 @@ def _decode_prompts(model, sequences, settings, function, make_arguments=lambda 
                 yield [chunk[i] for i in indices], ids_BxL
 
     def run_batch(indices, ids_BxL):
-        return decode(model.params, ids_BxL, max_len=max_len, **make_arguments(indices, len(ids_BxL)))
+        sampler = {} if keys is None else {"sampler_args": _make_sampler_args(settings, keys, indices, len(ids_BxL))}
+        return decode(model.params, ids_BxL, max_len=max_len, **sampler)
 
     return batching.collect_outputs(iterate_batches(), run_batch, len(sequences))
 
@@ -184,10 +183,7 @@ def _make_sampler_args(settings, keys, indices, batch_size):
 
 
 def _continue_prompts(model, sequences, keys, settings) -> list[GeneratedText]:
-    def make_arguments(indices, size):
-        return {"sampler_args": _make_sampler_args(settings, keys, indices, size)}
-
-    outputs = _decode_prompts(model, sequences, settings, decoding.continue_prompts, make_arguments)
+    outputs = _decode_prompts(model, sequences, settings, decoding.continue_prompts, keys)
     return [_make_generation(model, prompt, *decoded) for prompt, decoded in zip(sequences, outputs, strict=True)]
 
 

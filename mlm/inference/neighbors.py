@@ -4,7 +4,7 @@ Letters in array names: W words of texts, P pieces of a text.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -110,31 +110,27 @@ def compute_word_state(model: LanguageModel, text: str, word: WordSpan, layer: i
     return l2_normalize(np.mean(h_TxD[word.first_piece + 1 : word.end_piece + 1], axis=0))
 
 
-def compute_all_word_states(model: LanguageModel, texts: Sequence[str], layer: int = -1) -> WordStates:
-    """The states of all words of some texts, computed a chunk of texts at a time."""
-    lines, spans, chunk_size = [], [], _choose_chunk_size(model)
-    h_WxD = np.zeros((0, len(model.model.directions) * model.model.width), np.float32)
-    for first in range(0, len(texts), chunk_size):
-        chunk = texts[first : first + chunk_size]
-        words = [find_words(model.tokenizer, text, model.length - 2) for text in chunk]
-        lines += [line for line, text_words in enumerate(words, first) for _ in text_words]
-        spans += [(word.start, word.end) for text_words in words for word in text_words]
-        states = [
-            h_TxD[word.first_piece + 1 : word.end_piece + 1].mean(0)
-            for text_words, h_TxD in zip(words, model.encode(chunk, layer, pooling=None), strict=True)
-            for word in text_words
+def iterate_word_states(
+    model: LanguageModel, texts: Iterable[str], layer: int = -1
+) -> Iterator[tuple[dict[int, str], WordStates]]:
+    """Yields chunks of texts, by their index, with the states of all their words, as many as fit in memory."""
+    width = len(model.model.directions) * model.model.width
+    chunk_size, numbered = max(model.batch_size, MAX_STATE_VALUES // (model.length * width)), enumerate(texts)
+    while chunk := dict(itertools.islice(numbered, chunk_size)):
+        encoded = zip(chunk.items(), model.encode([*chunk.values()], layer, pooling=None), strict=True)
+        words = [
+            (line, word, h_TxD[word.first_piece + 1 : word.end_piece + 1].mean(0))
+            for (line, text), h_TxD in encoded
+            for word in find_words(model.tokenizer, text, model.length - 2)
         ]
-        h_WxD = np.concatenate([h_WxD, np.reshape(states, (-1, h_WxD.shape[1]))])
-    return WordStates(np.array(lines, int), np.array(spans, int).reshape(-1, 2), l2_normalize(h_WxD).astype(np.float32))
+        line_W = np.array([line for line, *_ in words], int)
+        span_Wx2 = np.array([(word.start, word.end) for _, word, _ in words], int).reshape(-1, 2)
+        h_WxD = np.reshape([h_D for *_, h_D in words], (-1, width))
+        yield chunk, WordStates(line_W, span_Wx2, l2_normalize(h_WxD).astype(np.float32))
 
 
-def _choose_chunk_size(model: LanguageModel) -> int:
-    """The number of texts whose states fit in memory."""
-    return max(model.batch_size, MAX_STATE_VALUES // (model.length * len(model.model.directions) * model.model.width))
-
-
-def rank_neighbors(unit_D, words: WordStates, texts: Sequence[str], top: int) -> list[Neighbor]:
-    """The `top` words with the most similar states, earlier words first among equals."""
+def rank_neighbors(unit_D, words: WordStates, texts: Mapping[int, str], top: int) -> list[Neighbor]:
+    """The `top` words with the most similar states, earlier words first among equals. texts: by index."""
     cosine_W = (words.unit_WxD @ unit_D.astype(np.float32)).astype(np.float64).round(6)
     best = np.argsort(-cosine_W, kind="stable")[:top].tolist()
     return [
@@ -152,13 +148,9 @@ def find_neighbors(
     word: as for `locate_word`, which raises ConfigError. others: read in chunks, so there may be any number. layer: 0:
     the embeddings, -1: the last layer. A word's state is the mean over its pieces (Ethayarajh 2019).
     """
-    errors.require_integer("top", top, 1)
     unit_D = compute_word_state(model, text, locate_word(model, text, word), layer)
     best: list[Neighbor] = []
-    remaining, num_read = iter(others), 0
-    while chunk := list(itertools.islice(remaining, _choose_chunk_size(model))):
-        ranked = rank_neighbors(unit_D, compute_all_word_states(model, chunk, layer), chunk, top)
-        ranked = [neighbor._replace(line=neighbor.line + num_read) for neighbor in ranked]
+    for texts, words in iterate_word_states(model, others, layer):
+        ranked = rank_neighbors(unit_D, words, texts, top)
         best = sorted([*best, *ranked], key=lambda neighbor: -neighbor.cosine)[:top]
-        num_read += len(chunk)
     return best

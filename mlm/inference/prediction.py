@@ -55,12 +55,9 @@ def predict_labels(model, text) -> Any:
     tokenizer = batching.recognize_masks(model.tokenizer)
     by_example = list(encode(examples, tokenizer, model.config, model.dataset_info.classes))
     sequences = [sequence for example_sequences in by_example for sequence in example_sequences]
-    batching.warn_of_losses(
-        sum(any(sequence.num_truncated for sequence in part) for part in by_example),
-        sum(any(UNK in sequence.ids for sequence in part) for part in by_example),
-        len(by_example),
-        model.config.pack.seq_len,
-    )
+    num_truncated = sum(any(sequence.num_truncated for sequence in part) for part in by_example)
+    num_unknown = sum(any(UNK in sequence.ids for sequence in part) for part in by_example)
+    batching.warn_of_losses(num_truncated, num_unknown, len(by_example), model.config.pack.seq_len)
     num_classes = len(model.dataset_info.classes) if LABELLED_OBJECTIVES[objective].classifies_texts else 0
     predict_batch = forward_passes.compile_pass(compute_predictions, model.model, model.objective, num_classes)
 

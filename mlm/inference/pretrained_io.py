@@ -33,9 +33,8 @@ def load_model(folder: str, step: int | None = None) -> LanguageModel:
         except errors.ConfigError as error:
             if Path(folder).exists() or not HUB_NAME.fullmatch(folder):
                 raise
-            raise errors.ConfigError(
-                f"{error}, or {folders.HUB_PREFIX}{folder} for a model of huggingface.co"
-            ) from None
+            other = f"{folders.HUB_PREFIX}{folder} for a model of huggingface.co"
+            raise errors.ConfigError(f"{error}, or {other}") from None
     loaded = folders.read_folder(folders.find_folder(folder, "model"))
     arguments = loaded.cfg, loaded.tokenizer, loaded.params["model"], loaded.params["objective"], loaded.dataset_info
     return build_language_model(*arguments, has_lm_head=loaded.has_lm_head, source=loaded.source)

@@ -1,6 +1,4 @@
-"""Surprisal: how many nats each token and word of a text costs a model.
-
-Where a model reads from left to right it is exact. A masked model's are the terms of the pseudo-log-likelihood.
+"""Surprisal: how many nats each token and word of a text costs a model (see `LanguageModel.surprisal`).
 
 Letters in array names: T tokens of a text, R sequences of L, K of L - 1, I queries.
 """
@@ -53,12 +51,10 @@ def compute_surprisal(
     reads_left = visibility in LEFT_TO_RIGHT
     if metric == "causal" and not reads_left:
         reads_left = types.Visibility.CAUSAL in objectives.get_loss_visibilities(cfg).values()
-        errors.require(
-            reads_left, "metric", metric, f"pll or pll_word_l2r: {cfg.objective} does not read left to right"
-        )
-    errors.require(
-        reads_left or overlap is None, "overlap", overlap, "none, since a masked model reads parts of a text"
-    )
+        expected = f"pll or pll_word_l2r: {cfg.objective} does not read left to right"
+        errors.require(reads_left, "metric", metric, expected)
+    expected = "none, since a masked model reads parts of a text"
+    errors.require(reads_left or overlap is None, "overlap", overlap, expected)
     tokenizer = batching.recognize_masks(model.tokenizer)
     if reads_left:
         ids_by_text = tokenizer.encode_batch(list(texts))

@@ -151,12 +151,6 @@ def list_gpus() -> list[str]:
     return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
 
 
-def gpu_environment(process_id: int, num_processes: int) -> dict[str, str]:
-    """The environment variable that shows a process its share of the GPUs; {} if there are none."""
-    gpus = list_gpus()
-    return {"CUDA_VISIBLE_DEVICES": ",".join(slice_share(gpus, process_id, num_processes))} if gpus else {}
-
-
 @contextlib.contextmanager
 def bind_cores(process_id: int, num_processes: int):
     """Processes started here see their share of the cores, for which XLA starts threads, unless GPUs compute."""

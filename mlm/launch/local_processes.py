@@ -4,8 +4,6 @@ A process hangs if it makes no step for --hang_after seconds, or for ten times a
 saves (mlm/training/run/heartbeat.py). Before it prepares its first step and after its last one, while it packs examples
 and evaluates the model, it never counts as hung. What a restart would meet again, such as a wrong field or a loss that
 is not finite, ends the run.
-
-The process of a run on several hosts has a parent here as well, which restarts nothing.
 """
 
 import contextlib
@@ -14,27 +12,17 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from mlm.base import errors
 from mlm.base.storage import get_storage
-from mlm.launch.child_process import ChildProcess, bind_cores, describe_logs, gpu_environment, list_gpus
+from mlm.launch.child_process import ChildProcess, bind_cores, describe_logs, list_gpus, slice_share
 
 POLL_SECONDS = 0.2  # between two looks at the processes
 EXIT_SECONDS = 8  # in which the other processes end, once one has ended with a message
 
 
-class LocalLaunch(NamedTuple):
-    """Options of `mlm train` for several processes on one host."""
-
-    num_processes: int
-    max_restarts: int
-    hang_after: float  # seconds
-    workdir: str
-
-
 def run_on_host(arguments: Sequence[str]) -> int:
-    """Runs Python with these arguments, one process of a run on several hosts, to the end; returns its exit code."""
+    """Runs Python with these arguments, one process of a run on several hosts, once; returns its exit code."""
     with StopSignal() as stop, ChildProcess(arguments) as child:
         watch([child], float("inf"), stop)
         if stop.signal:
@@ -46,49 +34,52 @@ def run_on_host(arguments: Sequence[str]) -> int:
         return exit_code
 
 
-def run_processes(launch: LocalLaunch, arguments: Sequence[str]) -> int:
-    """Runs Python with these arguments in all processes; returns the exit code.
+def run_processes(
+    arguments: Sequence[str], workdir: str, num_processes: int, max_restarts: int, hang_after: float
+) -> int:
+    """Runs Python with these arguments in all processes; returns the exit code. workdir: of their run.
 
     Raises ConfigError if the GPUs of this host do not divide among the processes.
     """
     num_gpus, attempts, last_step = len(list_gpus()), 0, 0
     expected = f"a divisor of {num_gpus}, the number of GPUs here"
-    errors.require(num_gpus % launch.num_processes == 0, "--local_processes", launch.num_processes, expected)
+    errors.require(num_gpus % num_processes == 0, "--local_processes", num_processes, expected)
     with StopSignal() as stop:
         while True:
             with contextlib.ExitStack() as stack:
                 port = find_free_port()  # a new one for each start
                 children = [
-                    stack.enter_context(start_process(launch, i, arguments, port)) for i in range(launch.num_processes)
+                    stack.enter_context(start_process(arguments, i, num_processes, port)) for i in range(num_processes)
                 ]
-                hung = watch(children, launch.hang_after, stop)
+                hung = watch(children, hang_after, stop)
                 if stop.signal:
                     return finish_stopped(children, stop.signal)
-                exit_code, reason = finish(children, hung, launch.hang_after)
+                exit_code, reason = finish(children, hung, hang_after)
             if not reason:
                 return exit_code
             step = max(child.step for child in children)
             attempts = 1 if step > last_step else attempts + 1
             last_step = max(last_step, step)
-            if attempts > launch.max_restarts:
+            if attempts > max_restarts:
                 print_line(
-                    f"error: {reason}; no progress after --restarts = {launch.max_restarts} restarts; the same command "
+                    f"error: {reason}; no progress after --restarts = {max_restarts} restarts; the same command "
                     "continues"
                 )
                 return exit_code
             print_line(
-                f"{reason}: restarting all processes from step {newest_step(launch.workdir):,} "
-                f"(restart {attempts} of at most {launch.max_restarts})"
+                f"{reason}: restarting all processes from step {newest_step(workdir):,} "
+                f"(restart {attempts} of at most {max_restarts})"
             )
 
 
-def start_process(launch: LocalLaunch, process_id: int, arguments: Sequence[str], port: int) -> ChildProcess:
-    """Starts one of the processes with its share of the devices; port: process 0's, for the others to join."""
-    count = launch.num_processes
+def start_process(arguments: Sequence[str], process_id: int, count: int, port: int) -> ChildProcess:
+    """Starts one of `count` processes with its share of the devices; port: process 0's, for the others to join."""
     if count > 1:
         arguments = [*arguments, f"--coordinator=127.0.0.1:{port}", f"--processes={count}", f"--process={process_id}"]
+    gpus = list_gpus()
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(slice_share(gpus, process_id, count))} if gpus else {}
     with bind_cores(process_id, count):
-        return ChildProcess(arguments, process_id, gpu_environment(process_id, count))
+        return ChildProcess(arguments, process_id, environment)
 
 
 def watch(children: Sequence[ChildProcess], hang_after: float, stop: "StopSignal") -> ChildProcess | None:

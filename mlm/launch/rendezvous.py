@@ -68,9 +68,7 @@ def check_config(config: RendezvousConfig) -> None:
 
 
 def join_processes(config: RendezvousConfig) -> None:
-    """Joins the other processes, if there are any. Raises ConfigError if JAX cannot, OSError if the port is taken."""
-    if not config.is_multiprocess:
-        return
+    """Joins the other processes. Raises ConfigError if JAX cannot, OSError if the port is taken."""
     arguments = {}
     expected = (
         "--distributed: expected a cluster whose environment describes the processes to JAX, as TPU pods and SLURM do, "

@@ -29,14 +29,6 @@ from mlm.report import pages
 from mlm.serve import panels
 
 PAGE_FOLDER = Path(pages.__file__).parent
-TASK_TITLES = {
-    "fill_mask": "Tokens for [MASK]",
-    "predict": "Predictions",
-    "similar": "Similar texts",
-    "word": "Similar words",
-    "attend": "Attention",
-}
-SEARCH_TASKS = ("similar", "word")  # where there are texts to search
 MAX_LINES, MAX_CHARACTERS = 2000, 300_000  # of --file: the states of all its words are stored
 MAX_WAITING = 16  # requests that wait while one is computed
 WAIT_SECONDS = 60.0  # that a request waits for those before it
@@ -89,13 +81,15 @@ class ModelServer:
         models = [
             {
                 "name": panel.name,
-                "description": panels.describe_model(panel.model),
+                "description": panels.describe_panel(panel),
                 "unsupported": panel.unsupported,
                 "is_optimum": isinstance(panel, panels.OptimumPanel),
             }
             for panel in self.panels
         ]
-        tasks = {name: title for name, title in TASK_TITLES.items() if self.panels[0].lines or name not in SEARCH_TASKS}
+        tasks = {name: title for name, (title, _) in panels.PANEL_TASKS.items()}
+        if not self.panels[0].lines:
+            del tasks["similar"], tasks["word"]
         if all("predict" in panel.unsupported for panel in self.panels):
             del tasks["predict"]
         if not all(panel.has_attention for panel in self.panels if isinstance(panel, panels.ModelPanel)):
@@ -172,9 +166,9 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], host: str, po
         for name, model in models.items():
             print(f"{name}: compiling", flush=True)
             model_panels.append(panels.prepare_panel(name, model, lines))
-        known = panels.find_optimum(list(models.values()))
-        examples = panels.choose_examples(model_panels, known.list_examples() if known else ())
-        model_server = ModelServer([*model_panels, *([panels.OptimumPanel(known)] if known else [])], examples)
+        optimum = panels.find_optimum(list(models.values()))
+        examples = panels.choose_examples(model_panels, optimum.list_examples() if optimum else ())
+        model_server = ModelServer([*model_panels, *([optimum] if optimum else [])], examples)
         server = make_server(model_server.routes(), host)
         bound.listen()
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -27,10 +27,29 @@ NUM_DOCUMENTS = 64  # held-out ones in which examples are looked for
 PAIR_SEPARATOR = " | "  # between the texts of a pair, since a browser's text field takes no tab
 
 
-class Optimum(NamedTuple):
-    """The language of all models."""
+class ModelPanel(NamedTuple):
+    """A model, and its states of the lines of --file."""
+
+    name: str
+    model: LanguageModel
+    unsupported: dict[str, str]  # why it does not support a task, by task
+    lines: Mapping[int, str]  # by their numbers in the file, from 1
+    unit_OxD: np.ndarray | None = None
+    words: neighbors.WordStates | None = None
+    has_attention: bool = True  # whether its page shows attention, or what all models have, saliency
+
+
+class OptimumPanel(NamedTuple):
+    """The Bayes optimum of the language of all models, which only fills in [MASK]s."""
 
     language: config.Language
+    name: str = "Bayes optimum"
+    unsupported: Mapping[str, str] = {
+        "predict": "",
+        **dict.fromkeys(("similar", "word"), "no states: it sums over all documents of the language"),
+        "attend": "none: it sums over all documents of the language",
+    }
+    lines: Mapping[int, str] = {}
 
     def fill_mask(self, text: str, top_k: int) -> list[list[MaskPrediction]]:
         """The most probable words of each [MASK]. Raises ConfigError for a text that is no document of the language."""
@@ -58,33 +77,8 @@ class Optimum(NamedTuple):
     def list_examples(self) -> Iterator[str]:
         """Sentences of held-out documents."""
         documents = grammar.iterate_documents(self.language, FIRST_VALIDATION_NUMBER)
-        for document, _ in zip(documents, range(NUM_DOCUMENTS), strict=False):
+        for document in itertools.islice(documents, NUM_DOCUMENTS):
             yield f"{document.split(' . ')[0].removesuffix(' .')} ."
-
-
-class ModelPanel(NamedTuple):
-    """A model, and its states of the lines of --file."""
-
-    name: str
-    model: LanguageModel
-    unsupported: dict[str, str]  # why it does not support a task, by task
-    lines: Mapping[int, str]  # by their numbers in the file, from 1
-    unit_OxD: np.ndarray | None = None
-    words: neighbors.WordStates | None = None
-    has_attention: bool = True  # whether its page shows attention, or what all models have, saliency
-
-
-class OptimumPanel(NamedTuple):
-    """The Bayes optimum in place of a model, which only fills in [MASK]s."""
-
-    model: Optimum
-    name: str = "Bayes optimum"
-    unsupported: Mapping[str, str] = {
-        "predict": "",
-        **dict.fromkeys(("similar", "word"), "no states: it sums over all documents of the language"),
-        "attend": "none: it sums over all documents of the language",
-    }
-    lines: Mapping[int, str] = {}
 
 
 Panel = ModelPanel | OptimumPanel
@@ -125,13 +119,16 @@ def answer_request(panel: Panel, request: PanelRequest):
     """The model's answer, for JSON. Raises ConfigError for a task that it does not support."""
     if request.what in panel.unsupported:
         raise errors.ConfigError(f"{request.what}: {panel.unsupported[request.what]}")
-    return PANEL_TASKS[request.what](panel, request)
+    _, answer = PANEL_TASKS[request.what]
+    return answer(panel, request)
 
 
 def fill_mask(panel: Panel, request: PanelRequest) -> list:
     """The most probable tokens of each [MASK] of the request's text."""
-    top_k = TOP_K if isinstance(panel, OptimumPanel) else min(TOP_K, panel.model.tokenizer.vocab_size)
-    fillings = panel.model.fill_mask(request.text, top_k)
+    if isinstance(panel, OptimumPanel):
+        fillings = panel.fill_mask(request.text, TOP_K)
+    else:
+        fillings = panel.model.fill_mask(request.text, min(TOP_K, panel.model.tokenizer.vocab_size))
     return [[dataclasses.asdict(prediction) for prediction in best] for best in fillings]
 
 
@@ -175,7 +172,7 @@ def find_similar_words(panel: ModelPanel, request: PanelRequest) -> dict:
             "before": other.text[: other.start],
             "after": other.text[other.start + len(other.word) :],
         }
-        for other in neighbors.rank_neighbors(state, panel.words, list(panel.lines.values()), TOP_K)
+        for other in neighbors.rank_neighbors(state, panel.words, dict(enumerate(panel.lines.values())), TOP_K)
     ]
     return {"text": text, "near": near}
 
@@ -183,21 +180,20 @@ def find_similar_words(panel: ModelPanel, request: PanelRequest) -> dict:
 def show_attention(panel: ModelPanel, request: PanelRequest) -> str:
     """The attention page, as HTML."""
     size = len(batching.encode_text(panel.model.tokenizer, request.text, allow_mask=True))
-    errors.require(
-        size <= MAX_TOKENS, "text", request.text, f"at most {MAX_TOKENS} tokens to show attention, not {size}"
-    )
+    expected = f"at most {MAX_TOKENS} tokens to show attention, not {size}"
+    errors.require(size <= MAX_TOKENS, "text", request.text, expected)
     maps = attention_maps.compute_attention_maps(panel.model, request.text)
     if not panel.has_attention and maps.saliency_TxT is not None:
         maps = maps._replace(attention_KxHxTxT=None, rollout_KxTxT=None)
     return attention.render_page(panel.name, request.text, **maps._asdict())
 
 
-PANEL_TASKS: dict[str, Callable] = {
-    "fill_mask": fill_mask,
-    "predict": predict,
-    "similar": find_similar_lines,
-    "word": find_similar_words,
-    "attend": show_attention,
+PANEL_TASKS: dict[str, tuple[str, Callable]] = {  # by name: the title, and what answers
+    "fill_mask": ("Tokens for [MASK]", fill_mask),
+    "predict": ("Predictions", predict),
+    "similar": ("Similar texts", find_similar_lines),
+    "word": ("Similar words", find_similar_words),
+    "attend": ("Attention", show_attention),
 }
 
 
@@ -219,9 +215,9 @@ def prepare_panel(name: str, model: LanguageModel, lines: Mapping[int, str]) -> 
     """The panel of a model. Every task runs once, for two lengths, to compile its programs."""
     panel = ModelPanel(name, model, {}, lines)
     if texts := list(lines.values()):
-        panel = panel._replace(
-            unit_OxD=l2_normalize(model.encode(texts)), words=neighbors.compute_all_word_states(model, texts)
-        )
+        states = zip(*(words for _, words in neighbors.iterate_word_states(model, texts)), strict=True)
+        words = neighbors.WordStates(*map(np.concatenate, states))
+        panel = panel._replace(unit_OxD=l2_normalize(model.encode(texts)), words=words)
     else:
         panel.unsupported.update(dict.fromkeys(("similar", "word"), "no texts to search: --file=TEXTS names some"))
     word = next(filter(str.isalpha, map(batching.format_piece, model.tokenizer.pieces[NUM_SPECIAL:])), "a")
@@ -237,11 +233,11 @@ def prepare_panel(name: str, model: LanguageModel, lines: Mapping[int, str]) -> 
     return panel
 
 
-def describe_model(model: LanguageModel | Optimum) -> str:
+def describe_panel(panel: Panel) -> str:
     """A model in one line: architecture, size, objective, vocabulary."""
-    if isinstance(model, Optimum):
+    if isinstance(panel, OptimumPanel):
         return "the exact posterior of the built-in language: no model can be better on average"
-    cfg = model.config
+    model, cfg = panel.model, panel.model.config
     name, kind = f"{cfg.model.family} {cfg.model.cell}".rstrip(), model.tokenizer.kind
     return (
         f"{name}, {cfg.model.num_layers} \u00d7 {cfg.model.width}; {cfg.objective}; vocabulary of "
@@ -256,12 +252,12 @@ def _takes_pairs(model: LanguageModel) -> bool:
     return prediction.get_text_counts(model.config) == (2,)
 
 
-def find_optimum(models: Sequence[LanguageModel]) -> Optimum | None:
-    """The optimum of models that were all trained on one built-in language; None for any others."""
+def find_optimum(models: Sequence[LanguageModel]) -> OptimumPanel | None:
+    """The panel of models that were all trained on one built-in language; None for any others."""
     settings = [model.config.data for model in models]
     languages = {dataclasses.replace(data.language, train_documents=1, validation_documents=1) for data in settings}
     is_shared = len(languages) == 1 and all(data.corpus == "language" for data in settings)
-    return Optimum(languages.pop()) if is_shared else None
+    return OptimumPanel(languages.pop()) if is_shared else None
 
 
 def choose_examples(panels: Sequence[ModelPanel], sentences: Iterable[str] = ()) -> list[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from mlm.base import buckets, errors, fields, files, text_files
-from mlm.launch.cluster.accelerators import GPUS
+from mlm.base import buckets, errors, fields, text_files
+from mlm.launch.cluster.accelerators import ACCELERATORS, GPUS
 
 NO_OPTIONS = MappingProxyType({})
 GLOB_FIELDS = ("data.path", "data.validation_path")  # separated by commas
@@ -46,16 +46,14 @@ class ClusterOption(NamedTuple):
     """An option of one kind of cluster, --option=NAME=VALUE."""
 
     help: str
-    default: str | None = None  # None: the option is required
+    default: str | None = ""  # None: the option is required
 
 
 VARIABLES_OPTION = ClusterOption(
-    "environment of the commands, as NAME=VALUE,NAME=VALUE, such as LIBTPU_INIT_ARGS=FLAGS or NCCL_DEBUG=INFO", ""
+    "environment of the commands, as NAME=VALUE,NAME=VALUE, such as LIBTPU_INIT_ARGS=FLAGS or NCCL_DEBUG=INFO"
 )
-
-
 SETUP_OPTION = ClusterOption(
-    "shell lines before the commands, where these run, such as 'module load cuda; source ~/venv/bin/activate'", ""
+    "shell lines before the commands, where these run, such as 'module load cuda; source ~/venv/bin/activate'"
 )
 
 
@@ -146,11 +144,10 @@ def find_data_paths(configs: Sequence) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def relocate_commands(job: Job, python: str, code_folder: str) -> list[list[str]]:
+def relocate_commands(job: Job, code_folder: str) -> list[list[str]]:
     """The commands for hosts where Python and the copied code have other paths than here."""
-    return [
-        [python, *(word.replace(str(job.code_folder), code_folder) for word in words[1:])] for words in job.commands
-    ]
+    code = str(job.code_folder)
+    return [["python", *(word.replace(code, code_folder) for word in words[1:])] for words in job.commands]
 
 
 def format_command(words: Sequence[str], indent: str) -> str:
@@ -173,8 +170,10 @@ def check_job(job: Job) -> None:
         errors.require(value.isprintable(), f"--option={name}", value, "text in one line")
 
 
-def check_hosts(job: Job, num_hosts: int) -> None:
-    """Raises ConfigError unless a job has so many hosts, those of its accelerator, or a multiple of them."""
+def check_accelerator(job: Job, names: Sequence[str]) -> None:
+    """Raises ConfigError unless a job has one of the accelerators, and its hosts, or a multiple of them."""
+    errors.require_one_of("--accelerator", job.accelerator, names)
+    num_hosts = ACCELERATORS[job.accelerator].num_hosts
     expected = f"{num_hosts}, the hosts of a {job.accelerator}, or a multiple for several slices"
     errors.require(job.num_hosts % num_hosts == 0, "--hosts", job.num_hosts, expected)
 
@@ -188,22 +187,6 @@ def split_flags(job: Job, name: str, dashes: str = "--") -> list[str]:
     raise errors.ConfigError(
         f"--option={name} = {job.options[name]!r}: expected flags, each as --name=value, separated by spaces"
     )
-
-
-def write_script(cluster: Cluster, job: Job) -> Path:
-    """Writes the job's file, which identifies it; returns its path."""
-    job.folder.mkdir(parents=True, exist_ok=True)
-    path = job.folder / cluster.FILE
-    files.write_text(path, cluster.render_script(job))
-    return path
-
-
-def print_submission(cluster: Cluster, jobs: Sequence[Job]) -> None:
-    """Prints the lines that would submit the jobs, then their files."""
-    for job in jobs:
-        print(cluster.format_submission(job, job.folder / cluster.FILE))
-    for job in jobs:
-        print(f"\n==> {job.folder / cluster.FILE} <==\n{cluster.render_script(job)}", end="")
 
 
 def require_tools(names: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from mlm.launch.cluster.job import ClusterOption, Job
 
 FILE: str = "jobsets.yaml"
 TOOLS: Sequence[str] = ("kubectl",)
+APPLY = ("kubectl", "apply", "--server-side")
 LABEL = "mlm-job"  # a job's name, on each of its JobSets
 COMMANDS = "mlm-commands"  # annotation: the indices of a JobSet's commands
 PORT, PORTS = 9876, 1000  # of process 0; each command has its own, so that it does not meet the one before it
@@ -34,26 +35,24 @@ RUN_FUNCTION = Path(__file__).with_name("kubernetes_run.sh")  # of `str.format`
 RESUME_SCRIPT = Path(__file__).with_name("kubernetes_resume.sh")
 TERMINAL_STATES = "{range .items[*]}<{.status.terminalState}>{end}"
 OPTIONS: Mapping[str, ClusterOption] = {
-    "image": ClusterOption("the pods' image: bash, and Python with the packages of pyproject.toml"),
+    "image": ClusterOption("the pods' image: bash, and Python with the packages of pyproject.toml", None),
     "namespace": ClusterOption("the namespace", "default"),
     "claim": ClusterOption(
-        "a PersistentVolumeClaim that holds the folder of what is written; none: that is in a bucket", ""
+        "a PersistentVolumeClaim that holds the folder of what is written; none: that is in a bucket"
     ),
-    "mount": ClusterOption("where the claim is mounted, in the pods as on this machine, such as /mnt/lab", ""),
+    "mount": ClusterOption("where the claim is mounted, in the pods as on this machine, such as /mnt/lab"),
     "code": ClusterOption("where the project is in the image, if there is no claim", "/mlm"),
-    "queue": ClusterOption("a LocalQueue of Kueue, which then limits how many run", ""),
-    "account": ClusterOption("the pods' service account, which may use the bucket", ""),
-    "priority": ClusterOption("the pods' PriorityClass", ""),
-    "selector": ClusterOption(
-        "labels of the nodes, such as cloud.google.com/gke-accelerator=nvidia-h200-141gb,...", ""
-    ),
-    "tolerate": ClusterOption("taints of the nodes that the pods tolerate, such as nvidia.com/gpu,NAME", ""),
-    "cpu": ClusterOption("cores that each pod asks for, such as 8 or 500m", ""),
-    "memory": ClusterOption("memory that each pod asks for, such as 64Gi", ""),
-    "shm": ClusterOption("the most that the processes of a pod with GPUs share in memory, such as 16Gi", ""),
+    "queue": ClusterOption("a LocalQueue of Kueue, which then limits how many run"),
+    "account": ClusterOption("the pods' service account, which may use the bucket"),
+    "priority": ClusterOption("the pods' PriorityClass"),
+    "selector": ClusterOption("labels of the nodes, such as cloud.google.com/gke-accelerator=nvidia-h200-141gb,..."),
+    "tolerate": ClusterOption("taints of the nodes that the pods tolerate, such as nvidia.com/gpu,NAME"),
+    "cpu": ClusterOption("cores that each pod asks for, such as 8 or 500m"),
+    "memory": ClusterOption("memory that each pod asks for, such as 64Gi"),
+    "shm": ClusterOption("the most that the processes of a pod with GPUs share in memory, such as 16Gi"),
     "env": jobs.VARIABLES_OPTION,
     "setup": jobs.SETUP_OPTION,
-    "data": ClusterOption("folders where the pods find data besides the claim and the code, such as /data,/sets", ""),
+    "data": ClusterOption("folders where the pods find data besides the claim and the code, such as /data,/sets"),
     "restarts": ClusterOption("how often a failed command is restarted; a preempted one always is", "3"),
 }
 TABLE_OPTIONS: Mapping[str, str] = {"cpu": "", "memory": ""}
@@ -76,9 +75,8 @@ def check_job(job: Job) -> None:
     jobs.parse_variables(job)
     check_paths(job)
     if job.accelerator:
-        errors.require_one_of("--accelerator", job.accelerator, list(ACCELERATORS))
+        jobs.check_accelerator(job, list(ACCELERATORS))
         accelerator = ACCELERATORS[job.accelerator]
-        jobs.check_hosts(job, accelerator.num_hosts)
         is_connected = not accelerator.tpu or accelerator.num_hosts > 1 or job.num_hosts == 1
         expected = f"1: GKE connects only slices of several hosts, and a {job.accelerator} has one"
         errors.require(is_connected, "--hosts", job.num_hosts, expected)
@@ -227,7 +225,7 @@ def render_pod_script(job: Job, indices: Sequence[int], coordinator: str) -> str
     """The script of a pod. It gives GPUs of several hosts the coordinator's address; TPUs get theirs from GKE."""
     code_folder = str(job.code_folder) if job.options["claim"] else job.options["code"]
     needs_coordinator = job.num_hosts > 1 and not (job.accelerator and ACCELERATORS[job.accelerator].tpu)
-    commands = jobs.relocate_commands(job, "python", code_folder)
+    commands = jobs.relocate_commands(job, code_folder)
     lines = [RUN_FUNCTION.read_text().format(grace=GRACE_SECONDS, limit=round(3600 * job.hours))]
     if setup := jobs.render_setup(job):
         lines.append(f"{setup}\n")
@@ -246,18 +244,13 @@ def render_pod_script(job: Job, indices: Sequence[int], coordinator: str) -> str
 
 def submit_job(job: Job, path: Path) -> str:
     """Queues the JobSets. A job that comes after others is queued suspended; a process on this machine resumes it."""
-    jobs.call_tool(*make_apply_words(path), shown=3)
+    jobs.call_tool(*APPLY, f"--filename={path}", shown=3)
     if names := [path.parent.name for path in job.after]:
         arguments = [job.options["namespace"], f"{LABEL} in ({','.join(names)})", TERMINAL_STATES, str(path)]
         words = ["bash", "-c", RESUME_SCRIPT.read_text(), "resume", *arguments]
         with path.with_name("resume.log").open("ab") as log:
             subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     return f"JobSets of {LABEL}={job.name} in {job.options['namespace']}"
-
-
-def make_apply_words(path: Path) -> list[str]:
-    """The words of the call that queues a job's file."""
-    return ["kubectl", "apply", "--server-side", f"--filename={path}"]
 
 
 def job_selector(path: Path) -> list[str]:
@@ -276,19 +269,13 @@ def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
         if path.exists():
             found = jobs.call_tool("kubectl", "get", "jobsets", *job_selector(path), "--output=json", shown=3)
             for jobset in json.loads(found)["items"]:
-                indices = map(int, jobset["metadata"]["annotations"][COMMANDS].split())
-                if state := jobset_state(jobset):
+                status = jobset.get("status", {})
+                if not status.get("terminalState"):  # it has not ended
+                    is_ready = any(part["ready"] for part in status.get("replicatedJobsStatus", []))
+                    state = "running" if is_ready and not jobset["spec"].get("suspend") else "queued"
+                    indices = map(int, jobset["metadata"]["annotations"][COMMANDS].split())
                     states[path] |= dict.fromkeys(indices, state)
     return states
-
-
-def jobset_state(jobset: Mapping) -> str:
-    """The state: "queued", "running", or "" for a JobSet that has ended."""
-    status = jobset.get("status", {})
-    if status.get("terminalState"):
-        return ""
-    is_ready = any(replicated_job["ready"] for replicated_job in status.get("replicatedJobsStatus", []))
-    return "running" if is_ready and not jobset["spec"].get("suspend") else "queued"
 
 
 def cancel_jobs(paths: Sequence[Path]) -> None:
@@ -301,4 +288,5 @@ def cancel_jobs(paths: Sequence[Path]) -> None:
 def format_submission(job: Job, path: Path) -> str:
     """The line that queues the JobSets."""
     names = ", ".join(other.parent.name for other in job.after)
-    return shlex.join(make_apply_words(path)) + (f"  # suspended until these have ended: {names}" if names else "")
+    line = shlex.join([*APPLY, f"--filename={path}"])
+    return line + (f"  # suspended until these have ended: {names}" if names else "")

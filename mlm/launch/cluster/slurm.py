@@ -21,13 +21,13 @@ RUNNING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZ
 
 TEMPLATE = Path(__file__).with_name("slurm.sh")  # of `str.format`
 OPTIONS: Mapping[str, ClusterOption] = {
-    "partition": ClusterOption("the partition, if not SLURM's default", ""),
-    "account": ClusterOption("the account that is charged, if not SLURM's default", ""),
-    "cpus": ClusterOption("cores of each host for a command, if not SLURM's default", ""),
-    "sbatch": ClusterOption("more options of sbatch, such as '--qos=long --mem=64G'", ""),
+    "partition": ClusterOption("the partition, if not SLURM's default"),
+    "account": ClusterOption("the account that is charged, if not SLURM's default"),
+    "cpus": ClusterOption("cores of each host for a command, if not SLURM's default"),
+    "sbatch": ClusterOption("more options of sbatch, such as '--qos=long --mem=64G'"),
     "setup": jobs.SETUP_OPTION,
-    "table_partition": ClusterOption("the partition of the table's job, which needs no GPU, if not the default", ""),
-    "table_sbatch": ClusterOption("more options of sbatch for the table's job of runs on GPUs", ""),
+    "table_partition": ClusterOption("the partition of the table's job, which needs no GPU, if not the default"),
+    "table_sbatch": ClusterOption("more options of sbatch for the table's job of runs on GPUs"),
 }
 TABLE_OPTIONS: Mapping[str, str] = {"partition": "table_partition", "sbatch": "table_sbatch", "cpus": ""}
 PRIVATE_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # of each host
@@ -42,7 +42,7 @@ def check_job(job: Job) -> None:
     jobs.check_job(job)
     if job.accelerator:
         names = [name for name in ACCELERATORS if name.partition("-")[0] in GPUS]
-        errors.require_one_of("--accelerator", job.accelerator, names)
+        jobs.check_accelerator(job, names)
     count, expected = len(job.commands), f"at most {MAX_ARRAY_SIZE:,} of one array"
     errors.require(count <= MAX_ARRAY_SIZE, "jobs", count, expected)
     if job.options["cpus"]:

@@ -29,19 +29,18 @@ INSTALL = (
 )
 TABLE_OPTIONS: Mapping[str, str] = jobs.NO_OPTIONS
 OPTIONS: Mapping[str, ClusterOption] = {
-    "zone": ClusterOption("the TPUs' zone, such as us-east5-a"),
-    "project": ClusterOption("the project, if not gcloud's default", ""),
+    "zone": ClusterOption("the TPUs' zone, such as us-east5-a", None),
+    "project": ClusterOption("the project, if not gcloud's default"),
     "capacity": ClusterOption(
         "on-demand, reserved or spot (may be preempted, and is then requested again)", "on-demand"
     ),
-    "runtime": ClusterOption("gcloud's --runtime-version, if not the accelerator's default for JAX", ""),
-    "create": ClusterOption("more flags of gcloud compute tpus queued-resources create, such as --network=NAME", ""),
+    "runtime": ClusterOption("gcloud's --runtime-version, if not the accelerator's default for JAX"),
+    "create": ClusterOption("more flags of gcloud compute tpus queued-resources create, such as --network=NAME"),
     "ssh": ClusterOption(
-        "more flags of gcloud's ssh and scp, such as --tunnel-through-iap for hosts without addresses", ""
+        "more flags of gcloud's ssh and scp, such as --tunnel-through-iap for hosts without addresses"
     ),
     "files": ClusterOption(
-        "files and folders here that commands read by relative paths, such as tasks,text: they are copied to the hosts",
-        "",
+        "files and folders here that commands read by relative paths, such as tasks,text: they are copied to the hosts"
     ),
     "env": jobs.VARIABLES_OPTION,
     "setup": jobs.SETUP_OPTION,
@@ -70,8 +69,7 @@ def check_job(job: Job) -> None:
         errors.require(is_copied, field, path, expected)
     if job.accelerator:
         names = [name for name, one in ACCELERATORS.items() if one.tpu and one.tpu.runtime_version]
-        errors.require_one_of("--accelerator", job.accelerator, names)
-        jobs.check_hosts(job, ACCELERATORS[job.accelerator].num_hosts)
+        jobs.check_accelerator(job, names)
 
 
 def split_names(names: str) -> list[str]:
@@ -94,7 +92,7 @@ def render_script(job: Job) -> str:
         ]
         location = f"a {job.accelerator}" if num_slices == 1 else f"{num_slices} slices of {job.accelerator}"
         variables = [f"{name}={value}" for name, value in jobs.parse_variables(job).items()]
-        commands = jobs.relocate_commands(job, "python", ".")
+        commands = jobs.relocate_commands(job, ".")
         commands = [["env", *variables, *words] for words in commands] if variables else commands
     if setup := jobs.render_setup(job):
         commands = [["bash", "-c", f'{setup}; exec "$@"', "setup", *words] for words in commands]

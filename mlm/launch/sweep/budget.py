@@ -20,7 +20,6 @@ from mlm.training.compilation import cost
 from mlm.training.step import program
 
 WARMUP_STEPS, TIMED_STEPS = 3, 15
-FULL_BATCH = {"train.batch_warmup_fraction": 0.0}  # in which steps are timed; those of a warm-up take a share of it
 UNKNOWN_STEPS = 0  # train.steps of a point whose step was not measured yet
 
 
@@ -114,13 +113,13 @@ def read_step_times(path: Path) -> dict[str, float]:
 
 def program_key(cfg: config.Config) -> str:
     """Identifies all that the time of a step with a full batch depends on."""
-    static_cfg = program.make_static_config(fields.override(cfg, {"train.steps": 1} | FULL_BATCH))
+    static_cfg = local_timing.make_full_batch_config(cfg)
     return f"{fields.fingerprint(program.fill_hidden_fields(static_cfg))}-{static_cfg.mask.max_rate:g}"
 
 
 def time_step(cfg: config.Config) -> float:
     """The median seconds of a step with its input, on all of this process's devices, with the kernels of a run."""
-    cfg = fields.override(cfg, FULL_BATCH)
+    cfg = fields.override(cfg, {"train.batch_warmup_fraction": 0.0})
     rows = pack.load_dataset(cfg)
     built, hparams = program.build_program(cfg, rows.dataset_info), program.make_train_hparams(cfg)
     batches = loader.iterate_train_batches(rows.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)

@@ -66,7 +66,9 @@ def submit_job(root: Path, job: cluster_job.Job, cluster_name: str, points: tupl
     Returns the cluster's name for it.
     """
     cluster = CLUSTERS[cluster_name]
-    path, submitted = cluster_job.write_script(cluster, job), read_jobs(root)
+    path, submitted = job.folder / cluster.FILE, read_jobs(root)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    files.write_text(path, cluster.render_script(job))
     record = SubmittedJob(str(path), cluster_name, points, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     write_jobs(root, [*submitted, record])
     name = cluster.submit_job(job, path)

@@ -15,7 +15,6 @@ from mlm.base import batch_warmup, config, fields, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.types import StaticConfig
 from mlm.data.rows import pack
-from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import plan, subprocess_worker
 from mlm.training.step import parallel, program
 
@@ -49,16 +48,9 @@ class LocalMachine:
         self.step_times: dict[StaticConfig, tuple[float, str]] = {}
         self.seconds_spent = 0.0
 
-    def accelerator(self) -> Accelerator:
-        """Returns this machine as one accelerator of all its devices, with the peak of its fastest dtype."""
-        machine = self.machine
-        return Accelerator(max(machine.flops.values()), machine.memory, machine.num_devices, "measured just now")
-
     def measure_step(self, cfg: config.Config, vocab_size: int, flops: float | None) -> tuple[float, str]:
         """Seconds of a step of so many FLOPs, and a description of how they were found."""
-        fraction = batch_warmup.compute_mean_fraction(cfg.train)
-        full_batch = fields.override(cfg, {"train.steps": 1, "train.batch_warmup_fraction": 0.0})
-        static_cfg = program.make_static_config(full_batch)
+        fraction, static_cfg = batch_warmup.compute_mean_fraction(cfg.train), make_full_batch_config(cfg)
         if static_cfg not in self.step_times:
             self.step_times[static_cfg] = self._measure(static_cfg, vocab_size, flops and flops / fraction)
         seconds, description = self.step_times[static_cfg]
@@ -75,8 +67,6 @@ class LocalMachine:
         try:
             measured = self.worker.call(time_step, cfg, vocab_size, num_examples, timeout=PROGRAM_TIMEOUT)
         except subprocess_worker.WorkerEnded as ended:
-            self.close()
-            self.worker = subprocess_worker.SubprocessWorker()
             self.worker.call(measure_machine, [])  # the first call of a new process is slow
             return expected, f"{expected:.2g} s from its FLOPs: {ended}"
         finally:
@@ -85,10 +75,6 @@ class LocalMachine:
         self.measured_utilisations.append(flops / seconds / peak)
         part = f", from {num_examples} of {batch_size} examples" if num_examples < batch_size else ""
         return seconds, f"{seconds:.2g} s{part}"
-
-    def close(self) -> None:
-        """Ends the subprocess that measures, which frees the devices."""
-        self.worker.close()
 
     def _choose_num_examples(self, cfg, vocab_size, expected) -> int:
         """The examples to measure: all, or as many as TARGET_STEP_SECONDS and half the memory allow, or 0."""
@@ -107,6 +93,11 @@ class LocalMachine:
         while num_examples and not fits(num_examples, 1):
             num_examples = num_examples // num_devices // 2 * num_devices
         return num_examples
+
+
+def make_full_batch_config(cfg: config.Config) -> StaticConfig:
+    """What the time of a step depends on, for a step after the warm-up of the batch size."""
+    return program.make_static_config(fields.override(cfg, {"train.steps": 1, "train.batch_warmup_fraction": 0.0}))
 
 
 def measure_machine(dtypes) -> MachineSpeed:

@@ -146,8 +146,8 @@ def list_phase_points(points: dict[str, config.Config]) -> Iterator[tuple[str, c
 @contextlib.contextmanager
 def simulate_devices(num_devices: int):
     """cost.compile_step for so many devices, in a subprocess that simulates them on the CPU; it allocates no arrays."""
-    with contextlib.closing(subprocess_worker.SubprocessWorker("cpu")) as worker:
-        worker.call(set_device_count, num_devices)
+    setup = functools.partial(set_device_count, num_devices)
+    with contextlib.closing(subprocess_worker.SubprocessWorker("cpu", setup)) as worker:
         yield functools.cache(lambda cfg, vocab_size: worker.call(cost.compile_step, cfg, vocab_size))
 
 

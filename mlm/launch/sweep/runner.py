@@ -20,18 +20,20 @@ MAX_VMAP_RUNS = 16  # points that are vmapped together
 SATURATING_FLOPS = 1e12  # of a step: from here one model is assumed to keep an accelerator busy (not yet measured)
 
 
-def choose_vmap_runs(platform: str, cfg: config.Config) -> tuple[int, str]:
+def choose_vmap_runs(platform: str, cfg: config.Config, vmap_runs: int = 0) -> tuple[int, str]:
     """How many points of one program to vmap together on a kind of device, and why. Only these arguments decide.
 
-    platform: JAX's name, "cpu" or an accelerator. A step's FLOPs are estimated as six for each token and each weight of
-    a Transformer of the same depth and width.
+    platform: JAX's name, "cpu" or an accelerator; vmap_runs: so many, if they can be vmapped; 0: what pays. A step's
+    FLOPs are estimated as six for each token and each weight of a Transformer of the same depth and width.
     """
-    if platform == "cpu":
-        return 1, "one keeps a CPU busy (16 took 43 s one after the other, 57 s vmapped)"
     if not parallel.MODES[cfg.parallel.mode].vmaps_runs:
         return 1, f"config.parallel.mode is {cfg.parallel.mode}"
     if cfg.phases.shares:
         return 1, "their phases have programs of their own"
+    if vmap_runs:
+        return vmap_runs, "--vmap_runs"
+    if platform == "cpu":
+        return 1, "one keeps a CPU busy (16 took 43 s one after the other, 57 s vmapped)"
     flops = 6 * 12 * cfg.model.num_layers * cfg.model.width**2 * cfg.train.batch_size * cfg.pack.seq_len
     count = max(1, min(MAX_VMAP_RUNS, int(SATURATING_FLOPS / flops)))
     return count, f"a step takes about {flops:.0e} FLOPs of {SATURATING_FLOPS:.0e} at a time"
@@ -69,7 +71,7 @@ class SweepRunner:
         self.free_cpus: list[Sequence[int]] = [*shares]  # of workers not started
 
     def run(self) -> None:
-        """Trains until no point is left, or a signal. Raises ConfigError, WorkerEnded if no worker can train."""
+        """Trains until no point is left. Raises RunStopped on a signal, ConfigError, WorkerEnded if none can train."""
         handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGTERM, signal.SIGINT)}
         with self.display:
             try:
@@ -84,6 +86,10 @@ class SweepRunner:
                     member.process.join()
                 for number, handler in handlers.items():
                     signal.signal(number, handler)
+        if self.signal is not None:
+            num_done = sum(map(is_done, self.points))
+            line = f"stopped; {num_done} of {len(self.points)} points are done; the same command continues"
+            raise errors.RunStopped(line, self.signal)
 
     def train(self) -> None:
         """Starts workers, gives them points and reads what they answer, until no point waits or is trained."""
@@ -100,8 +106,7 @@ class SweepRunner:
         """Handles a signal: stores its number and sends SIGTERM to all workers, which then save."""
         self.signal = number
         for member in self.workers:
-            if member.process.pid is not None and member.process.is_alive():
-                os.kill(member.process.pid, signal.SIGTERM)
+            member.process.terminate()
 
     def start_workers(self) -> None:
         """Starts workers on free cores, as long as there are points for them."""
@@ -128,9 +133,7 @@ class SweepRunner:
             others = {other.last_program for other in self.workers if other is not member}
             group = self.choose_points(available, member.last_program, others)
             group_program = self.programs[group[0].workdir]
-            count, reason = choose_vmap_runs(member.platform, group[0])
-            if self.vmap_runs and parallel.MODES[group[0].parallel.mode].vmaps_runs and not group[0].phases.shares:
-                count, reason = self.vmap_runs, "--vmap_runs"
+            count, reason = choose_vmap_runs(member.platform, group[0], self.vmap_runs)
             if group_program not in self.announced_programs and len(group) > 1:
                 self.announced_programs.add(group_program)
                 how = "one after the other" if count == 1 else f"vmapped, up to {count} together"

@@ -1,14 +1,10 @@
 """A search that is the same for every row of a sweep: as many trials, the same pruning, a split that no table reads.
 
-Pruning is successive halving (Jamieson & Talwalkar 2016): all trials are trained for a share of the row's length, the
-best of them for a longer one, and so on; each rung spends about as much. A rung trains anew, and its learning rate is
-scheduled over the rung's own length. To go on from a checkpoint would cost less, but then trials would be compared
-before their decay: a high rate looks worse there than it is at its end, where most of its gain is made, and whoever
-warms up longer looks later than it will be. What a short run cannot show stays a bias of all pruning: recipes that are
-best for short runs pass. The rungs are written beside the choice for that reason.
-
-The table never reads what chose: trials of the built-in language have documents of another seed, in training too; those
-of text are held out from the train split (data.search_fraction). Each trial has a seed of its own, of no table, so that
+Pruning is successive halving (Jamieson & Talwalkar 2016), and each rung trains anew, with a schedule of its own length
+(docs/guides/sweep.md). To go on from a checkpoint costs less, but then trials would be compared before their decay:
+a high rate looks worse there than it is at its end, where most of its gain is made, and whoever warms up longer looks
+later than it will be. What a short run cannot show stays a bias of all pruning: recipes that are best for short runs
+pass. The rungs are written beside the choice for that reason. Each trial has a seed of its own, of no table, so that
 the trials of a row are independent draws, as the expected best of k trials supposes.
 """
 
@@ -54,14 +50,6 @@ class SearchPlan(NamedTuple):
     seed: int
 
 
-def check_plan(plan: SearchPlan) -> None:
-    """Raises ConfigError for rungs that are no ascending shares up to 1."""
-    is_ascending = list(plan.rungs) == sorted(set(plan.rungs)) and all(rung > 0 for rung in plan.rungs)
-    shown = ",".join(f"{rung:g}" for rung in plan.rungs)
-    expected = "ascending shares of the training length, of which the last is 1, such as 0.25,1"
-    errors.require(is_ascending and plan.rungs[-1:] == (1.0,), "--rungs", shown, expected)
-
-
 def build_rows(
     find_space: Callable[[dict], Any],
     sweep: Mapping[str, Mapping[str, Any]],
@@ -105,28 +93,22 @@ def find_search_split(cfg: config.Config) -> dict[str, Any]:
     return {"data.search_fraction": SEARCH_FRACTION}
 
 
-def make_trial(
-    row: SearchRow, values: Mapping[str, Any], number: int, rung: float, base: config.Config, overrides: Mapping
-) -> config.Config:
-    """The resolved config of a trial at a rung, without its workdir. number: of the trial."""
-    batch = values.get(search_space.BATCH, row.cfg.train.batch_size)
-    num_examples = row.cfg.train.steps * row.cfg.train.batch_size * rung  # in any batch
-    steps = max(1, round(num_examples / batch))
-    own = {"train.steps": steps, "seed": TRIAL_SEED + number, **find_search_split(row.cfg)}
-    point = drop_fields(row.point, *UNUSED_FIELDS) | dict(values)
-    kept = drop_fields(dict(overrides), "workdir", *UNUSED_FIELDS)
-    return sweep_points.resolve_points(base, {"trial": point}, kept | own)["trial"]
-
-
 def build_trials(
     rows: Mapping[str, SearchRow], plan: SearchPlan, root: Path, base: config.Config, overrides: Mapping[str, Any]
 ) -> tuple[dict[str, list[dict]], Callable[[str, int, int], config.Config]]:
-    """The values of each row's trials, and a function (row, trial, rung) -> the config of a point of the sweep."""
+    """The values of each row's trials, and a function (row, trial, rung) -> the resolved config of a point."""
+    kept = drop_fields(dict(overrides), "workdir", *UNUSED_FIELDS)
     values = search_space.draw_trials({name: row.space for name, row in rows.items()}, plan.num_trials, plan.seed)
 
     def make_point(name: str, number: int, rung: int) -> config.Config:
-        cfg = make_trial(rows[name], values[name][number], number, plan.rungs[rung], base, overrides)
-        folder = f"{name}-trial{number}-rung{plan.rungs[rung]:g}-{fields.fingerprint(cfg)[:6]}"
+        row, own, share = rows[name], values[name][number], plan.rungs[rung]
+        batch_size = own.get(search_space.BATCH, row.cfg.train.batch_size)
+        num_examples = row.cfg.train.steps * row.cfg.train.batch_size * share  # in any batch
+        trial_fields = {"train.steps": max(1, round(num_examples / batch_size)), "seed": TRIAL_SEED + number}
+        point = drop_fields(row.point, *UNUSED_FIELDS) | own
+        changes = kept | trial_fields | find_search_split(row.cfg)
+        cfg = sweep_points.resolve_points(base, {"trial": point}, changes)["trial"]
+        folder = f"{name}-trial{number}-rung{share:g}-{fields.fingerprint(cfg)[:6]}"
         return fields.override(cfg, {"workdir": str(root / folder)})
 
     return values, make_point

@@ -1,19 +1,27 @@
-"""Submits the points of a sweep that are not done to a cluster: an array of commands, each for points of one program.
+"""Submits to a cluster the points of a sweep that are not done, or the packing of a corpus: a job of many commands.
 
-Each command is `mlm sweep run --points=...` with a copy of the code, made next to the runs (on several hosts `mlm
-train`, for one point). A command that is killed or requeued loses the steps since the last checkpoint. Points that are
-done, queued or running on the cluster, or in use by a process are left out, so that a second call adds what is missing.
-When all commands have ended, one more job makes the table and the report.
+All commands have a copy of the code, made next to the runs or in the cache of packed examples. Points of one program
+share a command, `mlm sweep run --points=...` (on several hosts `mlm train`, for one point). A command that is killed or
+requeued loses the steps since the last checkpoint. Points that are done, queued or running on the cluster, or in use by
+a process are left out, so that a second call adds what is missing. When all commands have ended, one more job makes the
+table and the report.
+
+To pack a corpus each command, `mlm pack --task=NUMBER`, has a share of the shards. One that is killed or queued again
+goes on from the shards that are there; whichever packs the last shard joins all of them.
 """
 
+import argparse
 import contextlib
+import itertools
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import buckets, config, errors, fields, files
+from mlm.data.rows import pack
 from mlm.launch import code_snapshot
 from mlm.launch.cluster import CLUSTERS
 from mlm.launch.cluster.accelerators import ACCELERATORS
@@ -23,7 +31,6 @@ from mlm.launch.cluster.job import (
     find_data_paths,
     make_job_name,
     parse_options,
-    print_submission,
     require_tools,
 )
 from mlm.launch.sweep import jobs, sweep_points, sweep_state
@@ -32,19 +39,6 @@ from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.step import program
 
 BUCKET_SECONDS = 8  # that a dry run waits for a bucket
-
-
-class SubmitOptions(NamedTuple):
-    """The flags of `mlm sweep submit` about its jobs."""
-
-    cluster: str  # a key of CLUSTERS
-    accelerator: str = ""  # a name of mlm/launch/cluster/accelerators.py; "": none
-    hosts: int = 0  # that train each point together; 0: as many as the accelerator has
-    hours: float = 24.0  # after which the cluster may end a command; it is queued again
-    max_running: int = 8  # commands that run at the same time, at most
-    points_per_command: int = 0  # at most; 0: those of a program, or fewer if max_running allows more commands
-    option: Sequence[str] = ()  # of the kind of cluster, each NAME=VALUE; a wrong name shows the valid ones
-    dry_run: bool = False  # show the files that would be submitted, and write nothing
 
 
 class Sweep(NamedTuple):
@@ -81,13 +75,13 @@ def make_sweep_command(verb: str, experiment: str, flags: Sequence[str], points:
     return (sys.executable, "-m", "mlm", "sweep", verb, experiment, *flags, *selected)
 
 
-def make_train_command(cfg, base_config, config_paths: Sequence[str], options: SubmitOptions) -> tuple[str, ...]:
+def make_train_command(cfg, base_config, config_paths: Sequence[str], args) -> tuple[str, ...]:
     """`mlm train` for a point, by what differs from the base. Raises ConfigError if that is another run."""
     base_fields = fields.flatten(base_config)
     changes = {name: value for name, value in fields.flatten(cfg).items() if value != base_fields[name]}
     expected = f"1 for {cfg.workdir}, whose config the flags of mlm train cannot express"
-    errors.require(resolution.resolve(base_config, changes) == cfg, "--hosts", count_hosts(options), expected)
-    num_hosts, accelerator = count_hosts(options), ACCELERATORS.get(options.accelerator)
+    errors.require(resolution.resolve(base_config, changes) == cfg, "--hosts", count_hosts(args), expected)
+    num_hosts, accelerator = count_hosts(args), ACCELERATORS.get(args.accelerator)
     flags = [*(f"--config={path}" for path in config_paths), "--distributed", f"--expect_processes={num_hosts}"]
     if accelerator:
         flags.append(f"--expect_devices={accelerator.num_devices * num_hosts // accelerator.num_hosts}")
@@ -95,109 +89,170 @@ def make_train_command(cfg, base_config, config_paths: Sequence[str], options: S
     return (sys.executable, "-m", "mlm", "train", *flags)
 
 
-def count_hosts(options: SubmitOptions) -> int:
+def count_hosts(args: argparse.Namespace) -> int:
     """Hosts of each command."""
-    accelerator = ACCELERATORS.get(options.accelerator)
-    return options.hosts or (accelerator.num_hosts if accelerator else 1)
+    accelerator = ACCELERATORS.get(args.accelerator)
+    return args.hosts or (accelerator.num_hosts if accelerator else 1)
 
 
-def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
-    """Submits the points that are neither done nor in progress. Raises ConfigError before anything is written."""
-    cluster = CLUSTERS[options.cluster]
+def submit_sweep(sweep: Sweep, args: argparse.Namespace) -> None:
+    """Submits the points that are neither done nor in progress. Raises ConfigError before anything is written.
+
+    args: the flags of `mlm sweep submit` about its jobs.
+    """
     expected = (
         "measured step times, which decide the steps of the points; to measure them, run one point (--points) on a "
         "machine with this accelerator"
     )
     errors.require(all(cfg.train.steps for cfg in sweep.configs), "--budget", "seconds", expected)
     snapshot = code_snapshot.make_snapshot(sweep.root, (sweep.experiment_path, *filter(None, [sweep.config_path])))
-    if options.dry_run:
-        print_submission(cluster, [job for job, _ in make_jobs(sweep, snapshot, options)])
+    submit_jobs(sweep.root, snapshot, args, lambda: make_sweep_jobs(sweep, snapshot, args))
+
+
+def submit_packing(cfg: config.Config, flags: Sequence[str], config_path: str, args: argparse.Namespace) -> None:
+    """Submits a job that packs a corpus, unless one is queued or running. Raises ConfigError before it writes anything.
+
+    Args:
+        flags: of `mlm pack`, that make the config of the file below.
+        config_path: the file of --config, with ":ARGUMENT" if it takes one; "": none was given.
+        args: the flags of `mlm pack` about the job.
+    """
+    root = files.make_path(cfg.data.cache_dir)
+    identity = str(files.make_absolute(root)), str(Path.cwd()), config_path, tuple(flags), args.tasks
+    name = make_job_name("pack", identity)
+    pack.list_divided(cfg)
+    pack.warn_of_few_shards(cfg, "--tasks", args.tasks)
+    snapshot = code_snapshot.make_snapshot(root, (config_path,) if config_path else ())
+    flags = [*([f"--config={snapshot.find_copy(config_path)}"] if config_path else []), *flags]
+    words = (sys.executable, "-m", "mlm", "pack", *flags, f"--tasks={args.tasks}")
+    commands = [(*words, f"--task={number}") for number in range(1, args.tasks + 1)]
+    job = make_job(root, name, commands, snapshot, args, [cfg])
+    job = job._replace(output_field="config.data.cache_dir")
+    CLUSTERS[args.cluster].check_job(job)
+
+    def make_jobs():
+        if args.dry_run:
+            return [(job, (), "")]
+        earlier = [one for one in jobs.read_jobs(root) if Path(one.file).parent.name.startswith(name)]
+        if num_live := sum(map(len, jobs.query_states(earlier).values())):
+            print(f"{name}: {num_live} of {args.tasks} tasks are queued or running; submitted nothing")
+            return []
+        own = f"{name}-{len(earlier) + 1}"  # no name serves twice
+        renamed = job._replace(name=own, folder=job.folder.with_name(own))
+        return [(renamed, ((),) * args.tasks, f"{args.tasks} tasks")]
+
+    submit_jobs(root, snapshot, args, make_jobs)
+
+
+def submit_jobs(root: Path, snapshot: code_snapshot.CodeSnapshot, args, make_jobs: Callable[[], list[tuple]]) -> None:
+    """Submits what make_jobs() lists, or with --dry_run prints the lines that would submit it, and the jobs' files.
+
+    No other process submits to `root` meanwhile.
+
+    make_jobs: () -> jobs, each with the names of the points' folders of each of its commands, and a line about both.
+    """
+    cluster = CLUSTERS[args.cluster]
+    if args.dry_run:
+        planned = [(job, job.folder / cluster.FILE) for job, *_ in make_jobs()]
+        for job, path in planned:
+            print(cluster.format_submission(job, path))
+        for job, path in planned:
+            print(f"\n==> {path} <==\n{cluster.render_script(job)}", end="")
         return
     require_tools(cluster.TOOLS)
-    with jobs.lock_registry(sweep.root):
-        for job, points in make_jobs(sweep, snapshot, options):
+    with jobs.lock_registry(root):
+        for job, points, content in make_jobs():
             code_snapshot.write_snapshot(snapshot)
-            submit_job(sweep.root, job, points, options.cluster)
+            for name in itertools.chain(*points):
+                with contextlib.suppress(OSError):  # an earlier failure; the point is tried again
+                    RunDirectory(root / name).error.unlink()
+            cluster_job = jobs.submit_job(root, job, args.cluster, points)
+            print(f"{cluster_job}: {content}; output: {job.folder}", flush=True)
 
 
-def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
-    """The jobs to submit now, each with the names of the points' folders of each of its commands."""
-    cluster, submitted = CLUSTERS[options.cluster], jobs.read_jobs(sweep.root)
+def make_job(root: Path, name: str, commands: Sequence[tuple], snapshot, args, configs: Sequence) -> Job:
+    """A job without an accelerator, whose commands read what the configs name and write below `root`."""
+    return Job(
+        name,
+        tuple(commands),
+        Path(files.local_folder(root).absolute(), "jobs", name),
+        snapshot.folder,
+        Path.cwd(),
+        accelerator="",
+        hours=args.hours,
+        max_running=len(commands),
+        output_folder=str(root),
+        options=parse_options(CLUSTERS[args.cluster].OPTIONS, args.option),
+        data_paths=find_data_paths(configs),
+    )
+
+
+def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) -> list[tuple]:
+    """What `submit_jobs` has to submit now: the job of the points, and that of the table and the report after them."""
+    cluster, submitted = CLUSTERS[args.cluster], jobs.read_jobs(sweep.root)
     states = jobs.query_states(submitted)
     places = jobs.find_places(submitted, states)
-    remaining, summary = select_unsubmitted(sweep.configs, places, not options.dry_run or is_reachable(sweep.root))
+    remaining, summary = select_unsubmitted(sweep.configs, places, not args.dry_run or is_reachable(sweep.root))
     print(f"{len(sweep.configs)} points: {summary}", flush=True)
     live_jobs = [job for job in submitted if states.get(job.file)]
-    earlier = [job for job in live_jobs if job.cluster == options.cluster]
+    earlier = [job for job in live_jobs if job.cluster == args.cluster]
     has_table_job = any(not any(job.points) for job in live_jobs)
     if not remaining and (has_table_job or not any(any(job.points) for job in earlier)):
         return []
 
     experiment, *config_paths = map(snapshot.find_copy, filter(None, (sweep.experiment_path, sweep.config_path)))
     flags = [*(f"--config={path}" for path in config_paths), *sweep.flags]
-    if count_hosts(options) > 1:
+    if count_hosts(args) > 1:
         groups = [[cfg] for cfg in remaining]
-        commands = [make_train_command(cfg, sweep.base_config, config_paths, options) for cfg in remaining]
+        commands = [make_train_command(cfg, sweep.base_config, config_paths, args) for cfg in remaining]
     else:
-        groups = group_points(remaining, options.max_running, options.points_per_command)
+        groups = group_points(remaining, args.max_running, args.points_per_command)
         commands = [make_sweep_command("run", experiment, [*flags, *sweep.training_flags], group) for group in groups]
     points = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
     name = make_job_name(sweep.root.name, (str(files.make_absolute(sweep.root)), len(submitted), points))
-    folder = Path(files.local_folder(sweep.root).absolute(), "jobs")
-    train_job = Job(
-        name,
-        tuple(commands),
-        folder / name,
-        snapshot.folder,
-        Path.cwd(),
-        options.accelerator,
-        count_hosts(options),
-        options.hours,
-        max(1, min(options.max_running, len(commands))),
-        (),
-        str(sweep.root),
-        parse_options(cluster.OPTIONS, options.option),
-        find_data_paths(remaining),
+    num_running = max(1, min(args.max_running, len(commands)))
+    train_job = make_job(sweep.root, name, commands, snapshot, args, remaining)._replace(
+        accelerator=args.accelerator, num_hosts=count_hosts(args), max_running=num_running
     )
-    table_name = f"{name}-table"
     table_job = train_job._replace(
-        name=table_name,
+        name=f"{name}-table",
         commands=(make_sweep_command("report", experiment, flags),),
         accelerator="",
         num_hosts=1,
-        folder=folder / table_name,
-        hours=min(1.0, options.hours),
+        folder=train_job.folder.with_name(f"{name}-table"),
+        hours=min(1.0, args.hours),
         max_running=1,
-        options=choose_table_options(cluster, train_job.options) if options.accelerator else train_job.options,
+        options=choose_table_options(cluster, train_job.options) if args.accelerator else train_job.options,
         # Earlier table jobs too: two at once would write the same files.
         after=(*([train_job.folder / cluster.FILE] if remaining else []), *(Path(job.file) for job in earlier)),
     )
-    planned = [(train_job, points)] if remaining else []
-    planned.append((table_job, ((),)))
-    for job, _ in planned:
+    content = f"{len(remaining)} points in {len(commands)} commands, at most {num_running} at a time"
+    planned = [(train_job, points, content)] if remaining else []
+    planned.append((table_job, ((),), "after them the table and the report"))
+    for job, *_ in planned:
         cluster.check_job(job)
     return planned
 
 
 def is_reachable(root: Path) -> bool:
     """Whether the sweep's folder can be read; if a bucket cannot be reached from here, prints that."""
-    outcome: list[Exception | None] = [buckets.BucketAccessError(f"{root}: no answer within {BUCKET_SECONDS} s")]
+    answer: futures.Future[None] = futures.Future()
 
     def check():
         try:
             files.check_folder("config.workdir", str(root), writable=False, schemes=CHECKPOINT_SCHEMES)
-            outcome[0] = None
+            answer.set_result(None)
         except errors.ConfigError as error:
-            outcome[0] = error
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=check, daemon=True)  # the libraries of buckets try again for minutes
-    thread.start()
-    thread.join(BUCKET_SECONDS)
-    if isinstance(error := outcome[0], buckets.BucketAccessError):
-        print(f"{error}; shown as if no point were done", file=sys.stderr)
-    elif error is not None:
-        raise error
-    return error is None
+    threading.Thread(target=check, daemon=True).start()  # the libraries of buckets try again for minutes
+    try:
+        answer.result(BUCKET_SECONDS)
+    except (TimeoutError, buckets.BucketAccessError) as error:
+        line = str(error) or f"{root}: no answer within {BUCKET_SECONDS} s"
+        print(f"{line}; shown as if no point were done", file=sys.stderr)
+        return False
+    return True
 
 
 def select_unsubmitted(configs: Sequence, places: dict, readable: bool) -> tuple[list, str]:
@@ -214,14 +269,3 @@ def select_unsubmitted(configs: Sequence, places: dict, readable: bool) -> tuple
             remaining.append(cfg)
     parts = [f"{count} {reason}" for reason, count in counts.items() if count]
     return remaining, ", ".join([*parts, f"{len(remaining)} to submit"])
-
-
-def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_name: str) -> None:
-    """Submits a job, and prints what it has."""
-    for name in (name for names in points for name in names):
-        with contextlib.suppress(OSError):  # an earlier failure; the point is tried again
-            RunDirectory(root / name).error.unlink()
-    cluster_job = jobs.submit_job(root, job, cluster_name, points)
-    content = f"{sum(map(len, points))} points in {len(job.commands)} commands, at most {job.max_running} at a time"
-    content = content if any(points) else "after them the table and the report"
-    print(f"{cluster_job}: {content}; output: {job.folder}", flush=True)

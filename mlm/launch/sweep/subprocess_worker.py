@@ -35,30 +35,40 @@ def describe_exit(code: int | None) -> str:
 
 
 class SubprocessWorker:
-    """Another process, which calls functions. platform: the only one for JAX there, such as "cpu"; "": any."""
+    """Another process, which calls functions: it starts with the first call, and anew after a call that failed.
 
-    def __init__(self, platform: str = ""):
-        self.process, self.pipe = start_process(_serve_calls, platform, daemon=True)
+    platform: the only one for JAX there, such as "cpu"; "": any. setup: called first in each process.
+    """
+
+    def __init__(self, platform: str = "", setup: Callable[[], Any] | None = None):
+        self.arguments = platform, setup
+        self.started: tuple[Any, Any] | None = None  # the process, and our end of its pipe
 
     def call(self, function: Callable, *arguments, timeout: float | None = None):
         """function(*arguments). Raises ConfigError as it does; WorkerEnded for any other end, or after `timeout` s."""
+        self.started = process, pipe = self.started or start_process(_serve_calls, *self.arguments, daemon=True)
         try:
-            self.pipe.send((function, arguments))
-            if timeout is not None and not self.pipe.poll(timeout):
-                raise WorkerEnded(f"it took longer than {timeout:.0f} s")
-            result, error = self.pipe.recv()
+            pipe.send((function, arguments))
+            result, error = None, WorkerEnded(f"it took longer than {timeout or 0:.0f} s")
+            if timeout is None or pipe.poll(timeout):
+                result, error = pipe.recv()
         except (EOFError, ConnectionError):
-            self.process.join()
-            raise WorkerEnded(f"the subprocess {describe_exit(self.process.exitcode)}") from None
+            process.join()
+            result, error = None, WorkerEnded(f"the subprocess {describe_exit(process.exitcode)}")
+        if isinstance(error, WorkerEnded):
+            self.close()
         if error is not None:
             raise error
         return result
 
     def close(self) -> None:
         """Kills the process, whatever it computes, and waits for its end."""
-        self.pipe.close()
-        self.process.kill()
-        self.process.join()
+        if self.started:
+            process, pipe = self.started
+            pipe.close()
+            process.kill()
+            process.join()
+            self.started = None
 
 
 def map_in_subprocess(function: Callable, items: Iterable, platform: str = "") -> Iterator[Any]:
@@ -68,11 +78,13 @@ def map_in_subprocess(function: Callable, items: Iterable, platform: str = "") -
             yield worker.call(function, item)
 
 
-def _serve_calls(pipe, platform):
+def _serve_calls(pipe, platform, setup):
     if platform:
         import jax
 
         jax.config.update("jax_platforms", platform)
+    if setup:
+        setup()
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has closed its end
         while True:
             function, arguments = pipe.recv()

@@ -90,23 +90,8 @@ def open_compiler(target: Target) -> Iterator[Callable[[StaticConfig, int], cost
 
     A compiler that ends its process, as libtpu may, ends the plan of that step alone.
     """
-    workers: list[subprocess_worker.SubprocessWorker] = []
-
-    @functools.cache
-    def call(cfg: StaticConfig, vocab_size: int) -> cost.StepCost:
-        if not workers:
-            workers.append(subprocess_worker.SubprocessWorker("cpu"))
-        try:
-            return workers[0].call(compile_step, target, cfg, vocab_size)
-        except subprocess_worker.WorkerEnded:
-            workers.pop().close()
-            raise
-
-    try:
-        yield call
-    finally:
-        for worker in workers:
-            worker.close()
+    with contextlib.closing(subprocess_worker.SubprocessWorker("cpu")) as worker:
+        yield functools.cache(lambda cfg, vocab_size: worker.call(compile_step, target, cfg, vocab_size))
 
 
 def compile_step(target: Target, cfg: StaticConfig, vocab_size: int) -> cost.StepCost:
@@ -172,18 +157,15 @@ def describe_gpu(generation: str, accelerator: Accelerator) -> str:
     major, minor = chip["capability"]
     values = {
         "name": generation,
-        "num_cores": chip["num_cores"],
-        "l2_cache": chip["l2_cache"],
         "major": major,
         "minor": minor,
-        "shared_memory": chip["shared_memory"],
         "block_memory": chip["shared_memory"] - 2**10,
         "fpus": 64 if major == 8 else 128,
         "clock": accelerator.flops / (chip["num_cores"] * (2048 if major == 8 else 4096) * 1e9),
         "bandwidth": int(accelerator.bandwidth),
         "memory": int(accelerator.memory),
     }
-    return string.Template(GPU_TARGET.read_text()).substitute(values).rstrip()
+    return string.Template(GPU_TARGET.read_text()).substitute(chip | values).rstrip()
 
 
 class Roofline(NamedTuple):
