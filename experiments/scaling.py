@@ -284,8 +284,7 @@ def describe_law(kind: tuple[str, str], cells: scaling_law.Cells, laws: dict) ->
         row["free_frontier"] = free.estimate(lambda law: law.frontier_exponent)
         if cells.floor is not None:
             row["free_floor"] = free.estimate(lambda law: law.floor - cells.floor, positive=False)
-    halves = scaling_law.compare_halves(cells)
-    return row | ({} if halves is None else {"small": halves.small, "large": halves.large, "break": halves.difference})
+    return row | scaling_law.compare_halves(cells)
 
 
 def describe_sizes(kind: tuple[str, str], cells: scaling_law.Cells, laws: dict) -> list[dict]:

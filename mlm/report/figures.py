@@ -112,7 +112,9 @@ def collect_drawings(
     parts: dict[str, int] = {}  # numbers by JSON
     for chart in all_charts:
         if isinstance(chart, RowChart):
-            sections.setdefault(chart.topic, {})[chart.name] = [layout_rows(chart)]
+            spec = chart.spec | {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+            drawn = {"spec": spec, "files": chart.name, "min_width": chart.min_width, "axes": []}
+            sections.setdefault(chart.topic, {})[chart.name] = [drawn]
         elif isinstance(chart, charts.LineChart) or not chart.is_duplicate:
             panels = [thin_chart(panel) for panel in charts.list_panels(chart)]
             data[chart.name] = specs.read_data(format_csv(panels), panels[0]) | {"name": "points"}
@@ -120,12 +122,6 @@ def collect_drawings(
                 figure = sections["Figures"].setdefault(panel.topic, [])
                 figure.append(layout_lines(panel, styles, stems, parts) | {"data": chart.name})
     return {"data": data, "sections": sections, "theme": specs.THEME, "parts": [*map(json.loads, parts)]}
-
-
-def layout_rows(chart: RowChart) -> dict:
-    """A chart of rows for the page."""
-    size = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-    return {"spec": chart.spec | size, "files": chart.name, "min_width": chart.min_width, "axes": []}
 
 
 def layout_lines(

@@ -357,10 +357,10 @@ def name_corpus(config: Mapping) -> str:
 
 def describe_faults(models: Sequence[dict]) -> list[str]:
     """Sentences on models of which a comparison says nothing."""
-    counts = {name: sum(name in row for row in models) for name in ("above_unigram", "leaks", "rate_shortfall")}
     faults = {
         "above_unigram": "learnt nothing beyond token frequencies",
         "leaks": "lie below the floor, which no model can: they have seen their targets",
         "rate_shortfall": "masked less than nine tenths of what their rate asks for",
     }
+    counts = {name: sum(name in row for row in models) for name in faults}
     return [f"{count} of {len(models)} models {faults[name]}." for name, count in counts.items() if count]
