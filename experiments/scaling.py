@@ -39,7 +39,15 @@ import numpy as np
 from mlm.base.estimates import estimate_mean
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, TUNED_FIELDS, read_text, set_training_length
+from mlm.experiment.recipes import (
+    ARCHITECTURE_FIELDS,
+    LARGE,
+    MODELS,
+    SMALL,
+    TUNED_FIELDS,
+    read_text,
+    set_training_length,
+)
 from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import excess_loss, run_columns, scaling_law, series, summary
 from mlm.report.charts import LineChart
@@ -48,17 +56,12 @@ from mlm.report.table import Column, NamedTable
 
 HEAD_WIDTH = 16
 FAMILIES = {
-    "window": {"model.family": "feedforward", "model.cell": "window", "model.window": 5},
-    "gru": {"model.family": "rnn", "model.cell": "gru"},
-    "lstm": {"model.family": "rnn", "model.cell": "lstm"},
-    "transformer": {"model.family": "transformer"},
-    "modern": {
-        "model.family": "transformer",
-        "model.norm": "rmsnorm",
-        "model.activation": "geglu",
-        "model.bias": "output",
-        "model.qk_norm": True,
-    },
+    "window": MODELS["window"] | {"model.window": 5},
+    "gru": MODELS["gru"],
+    "lstm": MODELS["lstm"],
+    "transformer": MODELS["transformer"],
+    "modern": MODELS["transformer"]
+    | {"model.norm": "rmsnorm", "model.activation": "geglu", "model.bias": "output", "model.qk_norm": True},
 }
 # Units of a layer for a width, so that families of a width have about as many parameters (mlm/models: SIZES).
 UNITS = {

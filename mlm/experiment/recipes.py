@@ -51,6 +51,16 @@ RECIPES = {
     for name, row in _ROWS.items()
 }
 
+# The architectures that experiments compare.
+MODELS = {
+    "window": {"model.family": "feedforward", "model.cell": "window"},
+    "bag": {"model.family": "feedforward", "model.cell": "bag"},
+    "elman": {"model.family": "rnn", "model.cell": "elman"},
+    "gru": {"model.family": "rnn", "model.cell": "gru"},
+    "lstm": {"model.family": "rnn", "model.cell": "lstm"},
+    "transformer": {"model.family": "transformer"},
+}
+
 # A small budget's recipe: no dropout (no row is seen often), [MASK] only (Wettig et al. 2022 find no use for the other
 # ways), and initial weights of 0.08. Rotary positions let a small Transformer find its neighbours within a hundred
 # steps; with sinusoidal ones it took six hundred, with learned ones most of the run. Gates that start with memories of
@@ -67,10 +77,7 @@ SMALL = {
 # SMALL | ARCHITECTURE_FIELDS["lstm"]. The numbers are those of the default recipe of small models, stated for sweeps
 # over sizes.
 GATES = {"model.chrono_init": recipe_constants.GATE_MEMORY}
-ARCHITECTURE_FIELDS = {
-    "window": {},
-    "bag": {},
-    "elman": {},
+ARCHITECTURE_FIELDS = {name: {} for name in MODELS} | {
     "gru": GATES,
     "lstm": GATES,
     "transformer": {
@@ -78,18 +85,6 @@ ARCHITECTURE_FIELDS = {
         "model.positions": recipe_constants.SMALL_POSITIONS,
     },
 }
-# A Transformer's block with what encoders changed since BERT, as experiments/modern_bert.py takes it one by one: the
-# local layers' window is of that experiment's rows of 128 tokens.
-MODERN_BLOCK = {
-    "model.norm_placement": "pre",
-    "model.positions": "rotary",
-    "model.activation": "geglu",
-    "model.bias": "output",
-    "model.norm": "rmsnorm",
-    "model.local_window": 16,
-    "model.qk_norm": True,
-}
-
 # What each architecture learned best by in it, of what experiments/architectures.py tried (scale trials; its table).
 TUNED_FIELDS = {
     member: {"optim.learning_rate": 8e-3 if member == "gru" else 4e-3, "train.batch_size": 16}
@@ -127,6 +122,11 @@ LANGUAGES = {
         "data.language.recall_prob": 0.8,
     },
 }
+
+
+def make_member(name: str, scale: str) -> dict:
+    """The point of an architecture, with the fields that it alone reads; those are the defaults at scale paper."""
+    return {"name": name} | MODELS[name] | ({} if scale == "paper" else ARCHITECTURE_FIELDS[name])
 
 
 def set_training_length(num_examples: int, eval_interval: int, fields: dict) -> dict:
@@ -175,18 +175,18 @@ TEXT_TASKS = QUICK_TASKS | {"downstream.tasks": "sst2", "downstream.path": "text
 LAPTOP_TASKS = {"downstream.tasks": "topic", "downstream.learning_rates": (1e-3,), "downstream.seeds": 3}
 PAPER_TASKS = {"downstream.tasks": "mnli,qnli,qqp,sst2", "downstream.path": "tasks", "downstream.seeds": 3}
 
-# Grids of fine-tuning. Devlin et al. 2019, appendix A.3; and for sets of a few thousand examples Mosbach et al. 2021
-# (arXiv:2006.04884), who take longer, with more warm-up, and choose nothing: fewer of theirs fail.
+# A Transformer that is trained and then fine-tuned, where a paper's question is not one of architecture.
+TRANSFORMERS = {
+    "quick": QUICK | QUICK_TASKS | ARCHITECTURE_FIELDS["transformer"],
+    "laptop": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"],
+    "text": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"],
+}
+
+# The grid of fine-tuning of Devlin et al. 2019, appendix A.3.
 BERT_GRID = {
     "downstream.learning_rates": (5e-5, 3e-5, 2e-5),
     "downstream.epochs": (2.0, 3.0, 4.0),
     "downstream.batch_sizes": (16, 32),
-}
-MOSBACH = {
-    "downstream.learning_rates": (2e-5,),
-    "downstream.epochs": (20.0,),
-    "downstream.batch_sizes": (16,),
-    "downstream.variants": "optim.warmup_fraction=0.1 train.group_by_length=False",
 }
 
 # An accelerator's: English Wikipedia as prepared by TensorFlow Datasets, whose size and contents are not those of the

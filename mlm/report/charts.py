@@ -44,12 +44,6 @@ class LineChart(NamedTuple):
         """Returns the name of the chart's files, Y-by-X."""
         return f"{self.y_name}-by-{self.x_name}"
 
-    @property
-    def bounds(self) -> str:
-        """Returns the meaning of the bounds of the series; empty if there are none."""
-        values = [value for line in self.series for value in line.y if value.low is not None]
-        return " or ".join(dict.fromkeys(value.bounds_title for value in values))
-
     def replace_axis(self, axis: Axis) -> "LineChart":
         """The same curve along another of its axes."""
         series = [line._replace(x=x) for line, x in zip(self.series, axis.x, strict=True)]

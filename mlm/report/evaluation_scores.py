@@ -35,11 +35,6 @@ def collect_values(results: Sequence[Mapping], metric: EvaluationMetric) -> list
     return [score.value for score in scores if score is not None and score.value is not None]
 
 
-def name_column(metric: EvaluationMetric) -> str:
-    """The key of a metric's column, with the settings of the fine-tuning."""
-    return "_".join((metric.name, *(metric.variant or "").split()))
-
-
 def format_title(metric: EvaluationMetric) -> str:
     """The title of a metric's column."""
     variants = [VARIANT_TITLES.get(word, word) for word in (metric.variant or "").split()]
@@ -76,7 +71,8 @@ def build_columns(results: Sequence[dict]) -> dict[EvaluationMetric, Column]:
     for result in results:
         for metric, score in index_scores(result).items():
             scored_runs.setdefault(metric, []).append((result, score))
-    names, columns = [name_column(metric) for metric in scored_runs], {}
+    names = ["_".join((metric.name, *(metric.variant or "").split())) for metric in scored_runs]
+    columns = {}
     for (metric, runs), name in zip(scored_runs.items(), names, strict=True):
         title, digits = format_title(metric), metric.sha256[:4]
         if names.count(name) > 1:

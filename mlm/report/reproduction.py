@@ -112,8 +112,7 @@ def collect_figures(
     times = [[datetime.fromisoformat(start[end]) for end in ("time", "ended")] for start in starts if "ended" in start]
     hours = round(sum((end - start).total_seconds() / 3600 for start, end in times), 3)
     seeds = max(map(len, series.group_runs(results).values()))
-    origin = commit, date, device, hours, seeds
-    return Figures(experiment, scale, command, *origin, rows, evaluate, shown_table)
+    return Figures(experiment, scale, command, commit, date, device, hours, seeds, rows, evaluate, shown_table)
 
 
 def render_tables(

@@ -143,11 +143,11 @@ def evaluation_set_cell(runs: Sequence[dict], sets: Sequence[series.EvaluationSe
 
 def mark_cells(seeds: Sequence[dict]) -> dict:
     """The cells of MARKS of a group: of each run that has the mark its seed, and why."""
-    cells = {}
-    for column, describe in MARKS.items():
-        if marks := [f"seed {run['config'].get('seed')}: {reason}" for run in seeds for reason in describe(run)]:
-            cells[column.name] = "; ".join(marks)
-    return cells
+    marks = {
+        column.name: [f"seed {run['config'].get('seed')}: {reason}" for run in seeds for reason in describe(run)]
+        for column, describe in MARKS.items()
+    }
+    return {name: "; ".join(reasons) for name, reasons in marks.items() if reasons}
 
 
 def describe_leaks(run: dict) -> list[str]:
