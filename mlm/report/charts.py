@@ -10,6 +10,20 @@ from mlm.report import series
 from mlm.report.series import Series
 
 MAX_SERIES = 7  # in one plot; beyond, there are small multiples
+AXES = {"step": "step", "tokens": "training tokens", "timed_seconds": "seconds of training", "flops": "training FLOPs"}
+LOGGED_METRICS = {
+    "loss": "training loss",
+    "gradient_norm": "gradient norm",
+    "learning_rate": "learning rate",
+    "tokens_per_second": "training tokens per second",
+}
+RATE_TITLE = "masking rate of the evaluation (%)"
+PROBES = {
+    ("agreement", "distance"): "words between subject and verb",
+    ("agreement", "attractors"): "nouns of the other number between subject and verb",
+    ("recall", "distance"): "sentence ends to the nearest other mention of the name",
+}
+CHANCE = {"agreement": 0.5}  # one of two forms is correct
 
 
 class Axis(NamedTuple):
@@ -139,15 +153,6 @@ def axis_title(score: Score) -> str:
     return f"{score.title} ({score.unit})" if score.unit else score.title
 
 
-AXES = {"step": "step", "tokens": "training tokens", "timed_seconds": "seconds of training", "flops": "training FLOPs"}
-LOGGED_METRICS = {
-    "loss": "training loss",
-    "gradient_norm": "gradient norm",
-    "learning_rate": "learning rate",
-    "tokens_per_second": "training tokens per second",
-}
-
-
 def build_curve(results: Sequence[dict], metric: str, topic: str, y: str, **fields) -> LineChart:
     """A logged metric by step, and along the other axes that all runs have logged; topic, y, fields: of the chart."""
     histories = {
@@ -204,15 +209,6 @@ def build_learning_curve(results: Sequence[dict], score: Score) -> LineChart:
             references.append(Series(reference.reference, [], [Estimate(value, None, None)]))
     bounds = [bound for line in chart.series for estimate in line.y for bound in estimate if bound is not None]
     return chart._replace(references=references, log_y=score.name.endswith("excess_loss") and min(bounds) > 0)
-
-
-RATE_TITLE = "masking rate of the evaluation (%)"
-PROBES = {
-    ("agreement", "distance"): "words between subject and verb",
-    ("agreement", "attractors"): "nouns of the other number between subject and verb",
-    ("recall", "distance"): "sentence ends to the nearest other mention of the name",
-}
-CHANCE = {"agreement": 0.5}  # one of two forms is correct
 
 
 def build_probe_chart(results: Sequence[dict], probe: str, dimension: str = "distance") -> LineChart:

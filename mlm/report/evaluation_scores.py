@@ -110,8 +110,7 @@ def name_run(result: dict) -> str:
 def build_cells(seeds: Sequence[dict], columns: dict[EvaluationMetric, Column]) -> dict:
     """A group's cells: the mean over its runs if all have the score, else the number of runs that have it.
 
-    Where it is undefined for a run, the cell says why.
-    The interval of a single run with several fine-tuning seeds is over these.
+    Where it is undefined for a run, the cell says why. The interval of a single run is over its fine-tuning seeds.
     """
     row, runs = {}, [index_scores(result) for result in seeds]
     for metric, column in columns.items():
@@ -189,10 +188,7 @@ def build_milestone_charts(results: Sequence[dict]) -> list[LineChart]:
 
 
 def estimate_value(results: Sequence[dict], metric: EvaluationMetric) -> Estimate | None:
-    """The mean with the lowest and highest seed; of one run its interval over items, where that is known.
-
-    None if a run has no value.
-    """
+    """The mean with the range of seeds, or of one run with its interval over items; None unless all have a value."""
     values = collect_values(results, metric)
     if len(values) < len(results):
         return None

@@ -58,9 +58,7 @@ class Headline(NamedTuple):
 
     @property
     def row_kinds(self) -> dict[int, str]:
-        """Returns "best" by the index of each best model, or difference told from chance, "rule" by that of the first
-        reference.
-        """
+        """Returns "best" by the index of each best model or clear difference, "rule" by that of the first reference."""
         rows = self.table.rows
         best = {i: BEST for i, row in enumerate(rows) if row.get(VERDICT.name) == BEST or is_clear(row)}
         return best | {i: "rule" for i, row in enumerate(rows) if "seeds" not in row and i and "seeds" in rows[i - 1]}

@@ -100,8 +100,7 @@ def collect_figures(
         for name, runs in series.group_runs(evaluated).items():
             found = estimate_evaluations(runs, columns)
             rows[name] |= {f"{column}{suffix}": figure for column, figure in found.items()}
-    starts = [result["provenance"][-1] for result in results if result.get("provenance")]
-    starts = [start for start in starts if "time" in start]
+    starts = [start for result in results for start in (result.get("provenance") or [])[-1:] if "time" in start]
     date = max((start["time"][:10] for start in starts), default=run_provenance.UNKNOWN)
     shown = run_provenance.collect_provenance(results)
     counts = {

@@ -19,9 +19,8 @@ from mlm.report.table import Column
 ROW_LABEL_WIDTH = 26  # characters in a line of a row's name
 MAX_CLASSES = 40  # of a matrix of predictions that is drawn
 PREDICTIONS = "Predictions on dev"
-LINE_NAME = {  # beside the top of a line, at the side where the plot has more room
-    "align": {"expr": "datum.reference > (domain('x')[0] + domain('x')[1]) / 2 ? 'right' : 'left'"}
-}
+# A name beside the top of a line stands at the side where the plot has more room.
+LINE_SIDE = {"expr": "datum.reference > (domain('x')[0] + domain('x')[1]) / 2 ? 'right' : 'left'"}
 
 
 def build_charts(results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column]) -> list[RowChart]:
@@ -130,7 +129,7 @@ def draw_intervals(
     low_to_high = {"x": {"field": "low", **x}, "x2": {"field": "high"}}
     at = {"y": None, "x": {"field": "reference", **x}}
     line = {"type": "rule", "color": SOFT, "strokeDash": specs.REFERENCE_DASHES[0]}
-    name = {"type": "text", "color": SOFT, "y": {"expr": f"-6 - {LABEL_HEIGHT} * datum.level"}, **LINE_NAME}
+    name = {"type": "text", "color": SOFT, "y": {"expr": f"-6 - {LABEL_HEIGHT} * datum.level"}, "align": LINE_SIDE}
     layers = [
         make_layer("reference", line, at),
         make_layer("reference_name", name, at | {"text": {"field": "name"}}),

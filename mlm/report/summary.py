@@ -11,13 +11,12 @@ from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.report import evaluation_scores, run_columns, series
 from mlm.report.table import Column, score_column
 
-COST_COLUMNS = (
-    Column("seeds", "seeds", ",d"),
-    Column("parameters", "parameters", ",d"),
-    Column("flops", "training FLOPs", ".2e"),
-    Column("predictions", "predictions", ".3g"),
-    Column("sources", "sources"),
-)
+COST_COLUMNS: dict[Column, Callable[[Sequence[dict]], float]] = {  # with the cell of a group of runs
+    Column("seeds", "seeds", ",d"): len,
+    Column("parameters", "parameters", ",d"): lambda seeds: seeds[0]["parameters"],
+    Column("flops", "training FLOPs", ".2e"): lambda seeds: seeds[0]["flops"],
+    Column("predictions", "predictions", ".3g"): lambda seeds: sum(run["predictions"] for run in seeds) / len(seeds),
+}
 EVALUATION_SET = "evaluation_set"
 RATE_COLUMNS = (
     Column("target_rate", "masking rate, target", ".4f"),
@@ -30,6 +29,7 @@ RATE_COLUMNS = (
     ),
 )
 MIN_RATE_DIFFERENCE = 0.01  # of the target
+PHASE_SIZES = ("shares", "batch_size", "seq_len")  # whose product is as a phase's tokens
 
 
 def build_table(
@@ -80,6 +80,7 @@ def build_table(
         *MARKS,
         Column(EVALUATION_SET, "evaluation set", note=note),
         *COST_COLUMNS,
+        Column("sources", "sources"),
         *(() if has_own_rates else RATE_COLUMNS),
         *build_score_columns(results),
         *evaluations.values(),
@@ -120,9 +121,6 @@ def add_masking_rates(rows: Sequence[dict], groups: Sequence[Sequence[dict]]) ->
     if max(differences, default=0.0) <= MIN_RATE_DIFFERENCE:
         return list(rows)
     return [row | cells for row, cells in zip(rows, rates, strict=True)]
-
-
-PHASE_SIZES = ("shares", "batch_size", "seq_len")  # whose product is as a phase's tokens
 
 
 def compute_target_rate(config: dict) -> float:
@@ -250,12 +248,7 @@ def rate_column(rate: float) -> str:
 def build_group_cells(seeds: Sequence[dict], primary: Score) -> dict:
     """The cells of a group: costs, scores, and the primary score at each masking rate."""
     evaluations = [result["evaluation"] for result in seeds]
-    row = {
-        "seeds": len(seeds),
-        "parameters": seeds[0]["parameters"],
-        "flops": seeds[0]["flops"],
-        "predictions": sum(result["predictions"] for result in seeds) / len(seeds),
-    }
+    row: dict = {column.name: measure(seeds) for column, measure in COST_COLUMNS.items()}
     if sources := seeds[0].get("sources"):
         parts = (f"{name} {own['share']:.0%} ({own['epochs']:.3g} epochs)" for name, own in sources.items())
         row["sources"] = ", ".join(parts)

@@ -202,9 +202,7 @@ def print_paragraph(text: str) -> None:
 
 
 def measure_column(rows: Sequence[dict], column: Column, *, by_word: bool = False) -> int:
-    """The characters that a column needs on a terminal, where its title takes a line for each word; by_word: so do its
-    cells.
-    """
+    """The characters of a column's widest cell, or of a word of its title; by_word: of a word of its cells."""
     cells = [format_cell(row.get(column.name), column.format) for row in rows]
     return max(map(len, (*column.title.split(), *(" ".join(cells).split() if by_word else cells))))
 
