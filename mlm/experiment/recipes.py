@@ -85,6 +85,7 @@ ARCHITECTURE_FIELDS = {name: {} for name in MODELS} | {
         "model.positions": recipe_constants.SMALL_POSITIONS,
     },
 }
+
 # What each architecture learned best by in it, of what experiments/architectures.py tried (scale trials; its table).
 TUNED_FIELDS = {
     member: {"optim.learning_rate": 8e-3 if member == "gru" else 4e-3, "train.batch_size": 16}

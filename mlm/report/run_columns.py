@@ -47,4 +47,5 @@ def select_columns(*names: str) -> tuple[Column, ...]:
 
 def fill_cells(cells: dict[str, Any], seeds: Sequence[dict], columns: Sequence[Column]) -> dict[str, Any]:
     """The cells of a group of runs, with those that are missing in columns that every run has a value for."""
-    return {column.name: RUN_COLUMNS[column](seeds) for column in columns if column in RUN_COLUMNS} | cells
+    missing = [column for column in columns if column.name not in cells and column in RUN_COLUMNS]
+    return cells | {column.name: RUN_COLUMNS[column](seeds) for column in missing}
