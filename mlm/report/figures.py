@@ -79,7 +79,7 @@ def format_csv(line_charts: Sequence[charts.LineChart]) -> str:
         ]
         for line in chart.references:
             places = [{}] if chart.axes else [{chart.x_name: x} for x in line.x]
-            points += [(line.name, place, value) for place, value in zip(places, line.y, strict=True)]
+            points += [(line.name, place, value) for place, value in zip(places, line.y, strict=not chart.axes)]
         for name, place, value in points:
             names |= dict.fromkeys([*place, chart.y_name], "")
             row = rows.setdefault((name, next(iter(place.values()), None)), {"series": name})
