@@ -32,7 +32,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlm.experiment.grid import Points, chain_points, cross_points, make_axis, name_points
-from mlm.experiment.recipes import LARGE, MODELS, QUICK, TEXTS
+from mlm.experiment.recipes import FAMILY_FIELDS, LARGE, QUICK, TEXTS
 from mlm.report import run_columns, summary
 from mlm.report.table import Column, NamedTable
 
@@ -130,7 +130,7 @@ def sweep(scale: str) -> dict[str, dict]:
     plan = SCALES[scale]
     texts, sizes = plan.get("texts", [{}]), make_axis("model.size", *plan["sizes"], name="{}")
     points = (
-        cross_points(texts, [{"name": member} | MODELS[member]], sizes, trials)
+        cross_points(texts, [{"name": member} | FAMILY_FIELDS[member]], sizes, trials)
         for member, trials in plan["trials"].items()
     )
     return name_points(chain_points(*points), plan["fields"])

@@ -24,7 +24,14 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, MODELS, SMALL, TUNED_FIELDS, read_text, set_training_length
+from mlm.experiment.recipes import (
+    ARCHITECTURE_FIELDS,
+    FAMILY_FIELDS,
+    SMALL,
+    TUNED_FIELDS,
+    read_text,
+    set_training_length,
+)
 from mlm.report import run_columns, summary
 from mlm.report.table import Column
 
@@ -34,8 +41,9 @@ CAUSAL = drop_fields(SMALL, "mask") | {
     "eval.ngram_order": 5,
     "data.language.train_documents": NUM_EXAMPLES,
 }
-MEMBERS = {f"window{n}": MODELS["window"] | {"model.window": n - 1} for n in range(2, 9)}  # of the last n - 1 words
-MEMBERS |= {name: MODELS[name] for name in ("elman", "gru", "lstm", "transformer")}
+# A window of n sees the last n - 1 words.
+MEMBERS = {f"window{n}": FAMILY_FIELDS["window"] | {"model.window": n - 1} for n in range(2, 9)}
+MEMBERS |= {name: FAMILY_FIELDS[name] for name in ("elman", "gru", "lstm", "transformer")}
 TUNED_POINTS = {
     name: ARCHITECTURE_FIELDS.get(name, {})
     | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, TUNED_FIELDS["window" if name.startswith("window") else name])

@@ -47,7 +47,7 @@ from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
-    MODELS,
+    FAMILY_FIELDS,
     PAPER_TASKS,
     QUICK_TASKS,
     SMALL,
@@ -155,7 +155,7 @@ PAPER_TABLES = (
     ),
 )
 SHARED_FIELDS = {"mask.max_rate": 0.4}  # one compiled program serves all rates
-FAMILIES = {name: MODELS[name] for name in ("window", "gru", "transformer")}
+FAMILIES = {name: FAMILY_FIELDS[name] for name in ("window", "gru", "transformer")}
 ENCODER_DECODERS = {
     name: {"name": f"2x-{name}", "model.family": "encoder_decoder", "model.cell": name}
     for name in ("gru", "transformer")

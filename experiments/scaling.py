@@ -41,8 +41,8 @@ from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
+    FAMILY_FIELDS,
     LARGE,
-    MODELS,
     SMALL,
     TUNED_FIELDS,
     read_text,
@@ -56,11 +56,11 @@ from mlm.report.table import Column, NamedTable
 
 HEAD_WIDTH = 16
 FAMILIES = {
-    "window": MODELS["window"] | {"model.window": 5},
-    "gru": MODELS["gru"],
-    "lstm": MODELS["lstm"],
-    "transformer": MODELS["transformer"],
-    "modern": MODELS["transformer"]
+    "window": FAMILY_FIELDS["window"] | {"model.window": 5},
+    "gru": FAMILY_FIELDS["gru"],
+    "lstm": FAMILY_FIELDS["lstm"],
+    "transformer": FAMILY_FIELDS["transformer"],
+    "modern": FAMILY_FIELDS["transformer"]
     | {"model.norm": "rmsnorm", "model.activation": "geglu", "model.bias": "output", "model.qk_norm": True},
 }
 # Units of a layer for a width, so that families of a width have about as many parameters (mlm/models: SIZES).

@@ -51,8 +51,8 @@ RECIPES = {
     for name, row in _ROWS.items()
 }
 
-# The architectures that experiments compare.
-MODELS = {
+# The family and the cell of each architecture that experiments compare.
+FAMILY_FIELDS = {
     "window": {"model.family": "feedforward", "model.cell": "window"},
     "bag": {"model.family": "feedforward", "model.cell": "bag"},
     "elman": {"model.family": "rnn", "model.cell": "elman"},
@@ -77,7 +77,7 @@ SMALL = {
 # SMALL | ARCHITECTURE_FIELDS["lstm"]. The numbers are those of the default recipe of small models, stated for sweeps
 # over sizes.
 GATES = {"model.chrono_init": recipe_constants.GATE_MEMORY}
-ARCHITECTURE_FIELDS = {name: {} for name in MODELS} | {
+ARCHITECTURE_FIELDS = {name: {} for name in FAMILY_FIELDS} | {
     "gru": GATES,
     "lstm": GATES,
     "transformer": {
@@ -127,7 +127,7 @@ LANGUAGES = {
 
 def make_member(name: str, scale: str) -> dict:
     """The point of an architecture, with the fields that it alone reads; those are the defaults at scale paper."""
-    return {"name": name} | MODELS[name] | ({} if scale == "paper" else ARCHITECTURE_FIELDS[name])
+    return {"name": name} | FAMILY_FIELDS[name] | ({} if scale == "paper" else ARCHITECTURE_FIELDS[name])
 
 
 def set_training_length(num_examples: int, eval_interval: int, fields: dict) -> dict:
