@@ -5,7 +5,7 @@ mlm train --config=configs/nanogpt.py --config.data.path=input.txt --config.work
 
 from mlm.base import fields
 from mlm.base.config import Config
-from mlm.experiment.paper_recipes import RECIPES
+from mlm.experiment.recipes import RECIPES
 
 
 def get_config() -> Config:

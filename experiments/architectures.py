@@ -45,7 +45,6 @@ from mlm.experiment.grid import chain_points, cross_points, make_seeds, name_poi
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
     LAPTOP_TASKS,
-    MODERN_BLOCK,
     PAPER_TASKS,
     QUICK,
     QUICK_TASKS,
@@ -54,11 +53,22 @@ from mlm.experiment.recipes import (
     read_text,
     set_training_length,
 )
-from mlm.experiment.search_space import RECIPE_SPACE, Choice
+from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import excess_loss, run_columns
 from mlm.report.table import Column
 
 MODERN = "modern"
+# A Transformer's block with what encoders changed since BERT, as modern_bert.py takes it one by one: the
+# local layers' window is of that experiment's rows of 128 tokens.
+MODERN_BLOCK = {
+    "model.norm_placement": "pre",
+    "model.positions": "rotary",
+    "model.activation": "geglu",
+    "model.bias": "output",
+    "model.norm": "rmsnorm",
+    "model.local_window": 16,
+    "model.qk_norm": True,
+}
 FAMILIES = {
     "window": "feedforward",
     "bag": "feedforward",
@@ -91,27 +101,23 @@ TRIALS = [
     for rate in (2e-3, 4e-3, 8e-3, 1.6e-2)
     for size in (16, 32)
 ]
-TUNED_POINTS = {
-    member: [OWN_FIELDS[member] | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, best)]
-    for member, best in TUNED.items()
-}
-LONG_EXAMPLES = 8 * NUM_EXAMPLES
-LONG_POINTS = {
-    member: [OWN_FIELDS[member] | set_training_length(LONG_EXAMPLES, 8 * EVAL_INTERVAL, TUNED[member])]
-    for member in ("gru", "lstm", "transformer", MODERN)
-}
+
+
+def make_tuned_points(members: dict[str, dict], num_examples: int = NUM_EXAMPLES) -> dict[str, list[dict]]:
+    """A point of each member's fields, with the learning rate and batch that its architecture learned best by."""
+    interval = EVAL_INTERVAL * num_examples // NUM_EXAMPLES
+    return {
+        member: [fields | set_training_length(num_examples, interval, TUNED.get(member, TUNED["transformer"]))]
+        for member, fields in members.items()
+    }
+
+
+TUNED_POINTS = make_tuned_points(OWN_FIELDS)
+LONG_EXAMPLES, LONG_MEMBERS = 8 * NUM_EXAMPLES, ("gru", "lstm", "transformer", MODERN)
 PARALLEL_CELLS = {"mingru": OWN_FIELDS["lstm"], "minlstm": OWN_FIELDS["lstm"], "rglru": {}, "ssd": {}}
 RECURRENCES = {member: OWN_FIELDS[member] for member in ("lstm", "gru", "transformer")} | PARALLEL_CELLS
-RECURRENCE_POINTS = {
-    member: [fields | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, TUNED.get(member, TUNED["lstm"]))]
-    for member, fields in RECURRENCES.items()
-}
 MIXERS = {"conv": {}, "gmlp": {}, "fnet": {}}
 MIXER_FIELDS = {"transformer": OWN_FIELDS["transformer"]} | MIXERS
-MIXER_POINTS = {
-    member: [fields | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, TUNED["transformer"])]
-    for member, fields in MIXER_FIELDS.items()
-}
 # At scale quick, one model shows what fine-tuning is.
 QUICK_POINTS = TUNED_POINTS | {"lstm": [TUNED_POINTS["lstm"][0] | QUICK_TASKS]}
 TRIAL_POINTS = {
@@ -138,18 +144,18 @@ SCALES = {
         "fields": BASE_FIELDS | LAPTOP_TASKS,
     },
     "long": {
-        "members": tuple(LONG_POINTS),
+        "members": LONG_MEMBERS,
         "sizes": ("micro",),
         "seeds": 3,
         "search": "laptop",
-        "own": LONG_POINTS,
+        "own": make_tuned_points({member: OWN_FIELDS[member] for member in LONG_MEMBERS}, LONG_EXAMPLES),
         "fields": BASE_FIELDS | {"data.language.train_documents": LONG_EXAMPLES},
     },
     "recurrences": {
         "members": tuple(RECURRENCES),
         "sizes": ("micro",),
         "seeds": 3,
-        "own": RECURRENCE_POINTS,
+        "own": make_tuned_points(RECURRENCES),
         "fields": BASE_FIELDS,
     },
     "recurrences_quick": {
@@ -163,7 +169,7 @@ SCALES = {
         "members": tuple(MIXER_FIELDS),
         "sizes": ("micro",),
         "seeds": 3,
-        "own": MIXER_POINTS,
+        "own": make_tuned_points(MIXER_FIELDS),
         "fields": BASE_FIELDS,
     },
     "mixers_quick": {
@@ -228,7 +234,15 @@ def sweep(scale: str) -> dict[str, dict]:
 def search_space(point: dict) -> dict:
     """What mlm sweep search tries for a row."""
     gates = {"model.chrono_init": Choice((0, 64))} if point["model.family"] == "rnn" else {}
-    return RECIPE_SPACE | {"train.batch_size": Choice((16, 32))} | gates
+    space = {
+        "optim.learning_rate": LogUniform(5e-4, 3e-2),
+        "optim.weight_decay": LogUniform(1e-3, 0.3),
+        "optim.warmup_fraction": Choice((0.06, 0.2)),
+        "optim.b2": Choice((0.98, 0.999)),
+        "model.init_std": Choice((0.04, 0.08)),
+        "train.batch_size": Choice((16, 32)),
+    }
+    return space | gates
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -23,17 +23,7 @@ from collections.abc import Sequence
 
 from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import (
-    ARCHITECTURE_FIELDS,
-    LAPTOP,
-    LAPTOP_TASKS,
-    PAPER_TASKS,
-    QUICK,
-    QUICK_TASKS,
-    TEXT,
-    TEXT_TASKS,
-    WETTIG,
-)
+from mlm.experiment.recipes import PAPER_TASKS, TRANSFORMERS, WETTIG
 from mlm.report import summary
 from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column
@@ -42,13 +32,9 @@ MASK_ONLY = {"mask.mask_token_prob": 1.0, "mask.random_token_prob": 0.0}
 RATES = ((0.4, 0.1), (0.4, 0.2), (0.4, 0.4), (0.4, 0.8), (0.1, 0.4), (0.2, 0.4), (0.8, 0.4))  # corruption, prediction
 
 SCALES = {
-    "quick": {
-        "fields": QUICK | QUICK_TASKS | ARCHITECTURE_FIELDS["transformer"],
-        "rates": ((0.4, 0.4), (0.4, 0.2), (0.2, 0.4)),
-        "seeds": 1,
-    },
-    "laptop": {"fields": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"], "rates": RATES, "seeds": 3},
-    "text": {"fields": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"], "rates": RATES, "seeds": 2},
+    "quick": {"fields": TRANSFORMERS["quick"], "rates": ((0.4, 0.4), (0.4, 0.2), (0.2, 0.4)), "seeds": 1},
+    "laptop": {"fields": TRANSFORMERS["laptop"], "rates": RATES, "seeds": 3},
+    "text": {"fields": TRANSFORMERS["text"], "rates": RATES, "seeds": 2},
     "paper": {"fields": WETTIG | PAPER_TASKS | {"model.size": "large"}, "rates": RATES, "seeds": 1},
 }
 

@@ -32,15 +32,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlm.experiment.grid import Points, chain_points, cross_points, make_axis, name_points
-from mlm.experiment.recipes import LARGE, QUICK, TEXTS
+from mlm.experiment.recipes import FAMILY_FIELDS, LARGE, QUICK, TEXTS
 from mlm.report import run_columns, summary
 from mlm.report.table import Column, NamedTable
 
-FAMILIES = {
-    "transformer": {"name": "transformer", "model.family": "transformer"},
-    "lstm": {"name": "lstm", "model.family": "rnn", "model.cell": "lstm"},
-    "gru": {"name": "gru", "model.family": "rnn", "model.cell": "gru"},
-}
+FAMILIES = ("transformer", "lstm", "gru")
 VALUES = {  # the first value of each is the centre
     "optim.learning_rate": (4e-3, 2e-3, 8e-3),
     "model.init_std": (0.08, 0.04),
@@ -133,7 +129,10 @@ def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
     texts, sizes = plan.get("texts", [{}]), make_axis("model.size", *plan["sizes"], name="{}")
-    points = (cross_points(texts, [FAMILIES[member]], sizes, trials) for member, trials in plan["trials"].items())
+    points = (
+        cross_points(texts, [{"name": member} | FAMILY_FIELDS[member]], sizes, trials)
+        for member, trials in plan["trials"].items()
+    )
     return name_points(chain_points(*points), plan["fields"])
 
 

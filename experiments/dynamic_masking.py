@@ -22,24 +22,13 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import (
-    ARCHITECTURE_FIELDS,
-    BERT,
-    LAPTOP,
-    LAPTOP_TASKS,
-    PAPER_TASKS,
-    QUICK,
-    QUICK_TASKS,
-    TEXT,
-    TEXT_TASKS,
-    set_training_length,
-)
+from mlm.experiment.recipes import BERT, PAPER_TASKS, TRANSFORMERS, set_training_length
 from mlm.report import summary
 from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 # Rows are seen often here, so that dropout is as in the paper.
-SMALL_CORPUS = ARCHITECTURE_FIELDS["transformer"] | {"model.dropout": 0.1, "model.attention_dropout": 0.1}
+SMALL_CORPUS = {"model.dropout": 0.1, "model.attention_dropout": 0.1}
 
 TASKS = {"squad2": "SQuAD 2.0", "mnli": "MNLI", "sst2": "SST-2"}
 PAPER = {0: (78.7, 84.0, 92.9), 10: (78.3, 84.3, 92.5)}  # copies: scores of TASKS, of the base model
@@ -55,21 +44,19 @@ PAPER_TABLES = tuple(
 
 SCALES = {
     "quick": {
-        "fields": QUICK | QUICK_TASKS | SMALL_CORPUS | {"data.language.train_documents": 64},
+        "fields": TRANSFORMERS["quick"] | SMALL_CORPUS | {"data.language.train_documents": 64},
         "copies": (0, 2),
         "seeds": 1,
     },
     "laptop": {
-        "fields": LAPTOP
-        | LAPTOP_TASKS
+        "fields": TRANSFORMERS["laptop"]
         | SMALL_CORPUS
         | {"data.language.train_documents": 500, "train.batch_size": 16, "train.steps": 1250, "train.eval_every": 125},
         "copies": (0, 10, 1),
         "seeds": 3,
     },
     "text": {
-        "fields": TEXT
-        | TEXT_TASKS
+        "fields": TRANSFORMERS["text"]
         | SMALL_CORPUS
         | {"data.path": "texts/wikitext-2/test.txt", "tokenizer.vocab_size": 4096}
         | set_training_length(32_000, 3_200, {"train.batch_size": 16}),

@@ -19,18 +19,18 @@ Figures    none yet
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import chain_points, cross_points, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LAPTOP, LARGE, QUICK, TEXT
+from mlm.experiment.grid import cross_points, make_seeds, name_points
+from mlm.experiment.recipes import LAPTOP, LARGE, QUICK, TEXT, make_member
 from mlm.report import run_columns, summary
 from mlm.report.table import Column
 
-FAMILIES = {"bag": "feedforward", "window": "feedforward", "gru": "rnn", "lstm": "rnn", "transformer": "transformer"}
+MEMBERS = ("bag", "window", "gru", "lstm", "transformer")
 EVALUATION_FIELDS = {"eval.anisotropy": True}
 
 SCALES = {
     "quick": {"fields": QUICK | EVALUATION_FIELDS, "members": ("window", "transformer"), "seeds": 1},
-    "laptop": {"fields": LAPTOP | EVALUATION_FIELDS, "members": tuple(FAMILIES), "seeds": 3},
-    "text": {"fields": TEXT | EVALUATION_FIELDS | {"eval.sts": "texts/stsb"}, "members": tuple(FAMILIES), "seeds": 3},
+    "laptop": {"fields": LAPTOP | EVALUATION_FIELDS, "members": MEMBERS, "seeds": 3},
+    "text": {"fields": TEXT | EVALUATION_FIELDS | {"eval.sts": "texts/stsb"}, "members": MEMBERS, "seeds": 3},
     "paper": {
         "fields": LARGE
         | EVALUATION_FIELDS
@@ -52,15 +52,8 @@ COLUMNS = (*run_columns.select_columns("model"), Column("layers", "layers", ",d"
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    seeds = make_seeds(plan["seeds"])
-
-    def points(member):
-        cell = "" if member == "transformer" else member
-        model = {"name": member, "model.family": FAMILIES[member], "model.cell": cell}
-        return cross_points([model | (ARCHITECTURE_FIELDS[member] if scale != "paper" else {})], seeds)
-
-    all_points = chain_points(*map(points, plan["members"]))
-    return name_points(all_points, plan["fields"])
+    members = [make_member(member, scale) for member in plan["members"]]
+    return name_points(cross_points(members, make_seeds(plan["seeds"])), plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:

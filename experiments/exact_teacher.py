@@ -19,7 +19,7 @@ Figures    experiments/results/exact_teacher.md
 from collections.abc import Mapping, Sequence
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, QUICK, SMALL, TUNED_FIELDS, set_training_length
+from mlm.experiment.recipes import QUICK, SMALL, TUNED_FIELDS, make_member, set_training_length
 from mlm.report import compare, excess_loss, run_columns, series
 from mlm.report.table import Column
 
@@ -49,17 +49,8 @@ COLUMNS = (
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    members = [
-        {"name": name} | plan["fields"](name) | ARCHITECTURE_FIELDS[name] | make_family(name)
-        for name in plan["members"]
-    ]
+    members = [plan["fields"](name) | make_member(name, scale) for name in plan["members"]]
     return name_points(cross_points(members, TARGETS, make_seeds(plan["seeds"])))
-
-
-def make_family(name: str) -> dict:
-    """The family and the cell of a member."""
-    family = {"transformer": "transformer", "window": "feedforward"}.get(name, "rnn")
-    return {"model.family": family} | ({} if family == name else {"model.cell": name})
 
 
 def find_row(config: Mapping) -> tuple[str, str]:

@@ -23,12 +23,12 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK, TEXT
+from mlm.experiment.recipes import BERT, LAPTOP, QUICK, TEXT, make_member
 from mlm.report import evaluation_scores, run_columns, summary
 from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
-MODELS = {"lstm": {"model.family": "rnn", "model.cell": "lstm"}, "transformer": {"model.family": "transformer"}}
+MEMBERS = ("lstm", "transformer")
 VARIANTS = {
     "": "none: all is trained",
     "finetune.layer_features=0": "embeddings",
@@ -56,23 +56,15 @@ SCALES = {
         "fields": QUICK | BASE_FIELDS | {"downstream.epochs": (1.0,)},
         "bilstm": SMALL_BILSTM | {"learning_rates": (4e-3,)},
         "members": ("transformer",),
-        "own": ARCHITECTURE_FIELDS,
         "seeds": 1,
     },
-    "laptop": {
-        "fields": LAPTOP | BASE_FIELDS,
-        "bilstm": SMALL_BILSTM,
-        "members": tuple(MODELS),
-        "own": ARCHITECTURE_FIELDS,
-        "seeds": 3,
-    },
+    "laptop": {"fields": LAPTOP | BASE_FIELDS, "bilstm": SMALL_BILSTM, "members": MEMBERS, "seeds": 3},
     "text": {
         "fields": TEXT
         | BASE_FIELDS
         | {"downstream.tasks": "ud_ewt", "downstream.path": "texts", "downstream.epochs": (1.0,)},
         "bilstm": SMALL_BILSTM | {"learning_rates": (4e-3,)},
-        "members": tuple(MODELS),
-        "own": ARCHITECTURE_FIELDS,
+        "members": MEMBERS,
         "seeds": 2,
     },
     "paper": {
@@ -80,7 +72,6 @@ SCALES = {
         | {"model.size": "base", "downstream.tasks": "conll2003", "downstream.path": "tasks", "downstream.seeds": 5},
         "bilstm": {"width": 768, "learning_rates": (3e-5, 5e-5, 1e-3)},
         "members": ("transformer",),
-        "own": {"transformer": {}},
         "seeds": 1,
     },
 }
@@ -91,7 +82,7 @@ COLUMNS = (*run_columns.select_columns("model", "size"), Column("features", "fea
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets: a pretraining, and every way of reading it."""
     plan = SCALES[scale]
-    members = [{"name": member} | MODELS[member] | plan["own"][member] for member in plan["members"]]
+    members = [make_member(member, scale) for member in plan["members"]]
     points = cross_points(members, make_seeds(plan["seeds"]))
     head = f"finetune.trainable_layers=0 finetune.head=bilstm finetune.head_dim={plan['bilstm']['width']}"
     grid = {

@@ -24,15 +24,13 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.base.estimates import FRACTION, estimate_mean
-from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, SMALL, TUNED_FIELDS, read_text, set_training_length
+from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
+from mlm.experiment.recipes import SMALL, TUNED_FIELDS, make_member, read_text, set_training_length
 from mlm.report import run_columns, series, summary
 from mlm.report.table import Column
 
 NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 6_400  # taken in by a run, and between two evaluations
-MODELS = {cell: {"name": cell, "model.family": "rnn", "model.cell": cell} for cell in ("elman", "gru", "lstm")} | {
-    "transformer": {"name": "transformer", "model.family": "transformer"}
-}
+MEMBERS = ("elman", "gru", "lstm", "transformer")
 BASE_FIELDS = drop_fields(SMALL, "mask") | {
     "objective": "causal",
     "eval.context_range": True,
@@ -45,10 +43,10 @@ SCALES = {
         "seeds": 1,
         "fields": BASE_FIELDS | {"data.language.validation_documents": 500},
     },
-    "laptop": {"members": tuple(MODELS), "seeds": 3, "fields": BASE_FIELDS},
-    "text": {"members": tuple(MODELS), "seeds": 2, "fields": read_text(BASE_FIELDS)},
+    "laptop": {"members": MEMBERS, "seeds": 3, "fields": BASE_FIELDS},
+    "text": {"members": MEMBERS, "seeds": 2, "fields": read_text(BASE_FIELDS)},
     "paper": {
-        "members": tuple(MODELS),
+        "members": MEMBERS,
         "seeds": 3,
         "fields": {
             "objective": "causal",
@@ -85,15 +83,13 @@ DISTANCE_COLUMNS = (
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    seeds = make_seeds(plan["seeds"])
-    model_fields = {
-        name: ARCHITECTURE_FIELDS[name] | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, TUNED_FIELDS[name])
-        if scale != "paper"
-        else {}
-        for name in plan["members"]
-    }
-    all_points = chain_points(*(cross_points([MODELS[name]], [model_fields[name]], seeds) for name in plan["members"]))
-    return name_points(all_points, plan["fields"])
+    members = [make_member(name, scale) for name in plan["members"]]
+    if scale != "paper":
+        members = [
+            member | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, TUNED_FIELDS[member["name"]])
+            for member in members
+        ]
+    return name_points(cross_points(members, make_seeds(plan["seeds"])), plan["fields"])
 
 
 def measure_distances(seeds: Sequence[dict]) -> dict:

@@ -24,18 +24,7 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import (
-    ARCHITECTURE_FIELDS,
-    BERT,
-    BERT_GRID,
-    LAPTOP,
-    LAPTOP_TASKS,
-    PAPER_TASKS,
-    QUICK,
-    QUICK_TASKS,
-    TEXT,
-    TEXT_TASKS,
-)
+from mlm.experiment.recipes import BERT, BERT_GRID, PAPER_TASKS, TRANSFORMERS
 from mlm.report import summary
 from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
@@ -69,9 +58,9 @@ PAPER_TABLES = (
 )
 
 SCALES = {
-    "quick": {"fields": QUICK | QUICK_TASKS | ARCHITECTURE_FIELDS["transformer"], "seeds": 1},
-    "laptop": {"fields": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"], "seeds": 3},
-    "text": {"fields": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"], "seeds": 2},
+    "quick": {"fields": TRANSFORMERS["quick"], "seeds": 1},
+    "laptop": {"fields": TRANSFORMERS["laptop"], "seeds": 3},
+    "text": {"fields": TRANSFORMERS["text"], "seeds": 2},
     "paper": {
         "fields": BERT | PAPER_TASKS | BERT_GRID | {"model.size": "base", "downstream.tasks": ",".join(TASKS)},
         "seeds": 1,

@@ -59,7 +59,7 @@ from mlm.experiment.recipes import (
     LAPTOP,
     PAPER_TASKS,
     QUICK,
-    QUICK_TASKS,
+    TRANSFORMERS,
     WETTIG,
     set_training_length,
 )
@@ -138,10 +138,7 @@ TEXT_TASKS = {
 # in longer ones a program for each rate costs less: 216 ms for 64 rows at 15%, and 315 with that room.
 SCALES = {
     "quick": {
-        "fields": QUICK
-        | ARCHITECTURE_FIELDS["transformer"]
-        | QUICK_TASKS
-        | {"mask.max_rate": 0.8, "eval.mask_rates": (0.15, 0.4, 0.8)},
+        "fields": TRANSFORMERS["quick"] | {"mask.max_rate": 0.8, "eval.mask_rates": (0.15, 0.4, 0.8)},
         "seeds": (0,),
         "learning_rate": QUICK["optim.learning_rate"],
         "rates": {("micro", "mask"): (0.15, 0.4, 0.8), ("micro", "80-10-10"): (0.4,)},

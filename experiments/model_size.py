@@ -25,18 +25,7 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import (
-    ARCHITECTURE_FIELDS,
-    BERT,
-    BERT_GRID,
-    LAPTOP,
-    LAPTOP_TASKS,
-    PAPER_TASKS,
-    QUICK,
-    QUICK_TASKS,
-    TEXT,
-    TEXT_TASKS,
-)
+from mlm.experiment.recipes import BERT, BERT_GRID, PAPER_TASKS, TRANSFORMERS
 from mlm.report import summary
 from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
@@ -67,13 +56,9 @@ PAPER_TABLES = (
 )
 
 SCALES = {
-    "quick": {
-        "fields": QUICK | QUICK_TASKS | ARCHITECTURE_FIELDS["transformer"],
-        "shapes": ((1, 64, 4), (2, 64, 4)),
-        "seeds": 1,
-    },
-    "laptop": {"fields": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"], "shapes": SHAPES, "seeds": 3},
-    "text": {"fields": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"], "shapes": SHAPES, "seeds": 2},
+    "quick": {"fields": TRANSFORMERS["quick"], "shapes": ((1, 64, 4), (2, 64, 4)), "seeds": 1},
+    "laptop": {"fields": TRANSFORMERS["laptop"], "shapes": SHAPES, "seeds": 3},
+    "text": {"fields": TRANSFORMERS["text"], "shapes": SHAPES, "seeds": 2},
     "paper": {
         "fields": BERT | PAPER_TASKS | BERT_GRID | {"downstream.tasks": ",".join(TASKS)},
         "shapes": tuple(PAPER),

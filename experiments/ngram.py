@@ -23,8 +23,15 @@ Figures    none yet
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, SMALL, TUNED_FIELDS, read_text, set_training_length
+from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
+from mlm.experiment.recipes import (
+    ARCHITECTURE_FIELDS,
+    FAMILY_FIELDS,
+    SMALL,
+    TUNED_FIELDS,
+    read_text,
+    set_training_length,
+)
 from mlm.report import run_columns, summary
 from mlm.report.table import Column
 
@@ -34,22 +41,13 @@ CAUSAL = drop_fields(SMALL, "mask") | {
     "eval.ngram_order": 5,
     "data.language.train_documents": NUM_EXAMPLES,
 }
-
-
-def make_window(n: int) -> dict:
-    """A feedforward net that sees the last n - 1 words."""
-    return {"name": f"window{n}", "model.family": "feedforward", "model.cell": "window", "model.window": n - 1}
-
-
-MODELS = (
-    {f"window{n}": make_window(n) for n in range(2, 9)}
-    | {cell: {"name": cell, "model.family": "rnn", "model.cell": cell} for cell in ("elman", "gru", "lstm")}
-    | {"transformer": {"name": "transformer", "model.family": "transformer"}}
-)
+# A window of n sees the last n - 1 words.
+MEMBERS = {f"window{n}": FAMILY_FIELDS["window"] | {"model.window": n - 1} for n in range(2, 9)}
+MEMBERS |= {name: FAMILY_FIELDS[name] for name in ("elman", "gru", "lstm", "transformer")}
 TUNED_POINTS = {
     name: ARCHITECTURE_FIELDS.get(name, {})
     | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, TUNED_FIELDS["window" if name.startswith("window") else name])
-    for name in MODELS
+    for name in MEMBERS
 }
 SCALES = {
     "quick": {
@@ -58,7 +56,7 @@ SCALES = {
         "own": TUNED_POINTS,
         "fields": CAUSAL | {"model.size": "micro", "data.language.validation_documents": 500},
     },
-    "laptop": {"members": tuple(MODELS), "seeds": 3, "own": TUNED_POINTS, "fields": CAUSAL | {"model.size": "micro"}},
+    "laptop": {"members": tuple(MEMBERS), "seeds": 3, "own": TUNED_POINTS, "fields": CAUSAL | {"model.size": "micro"}},
     "text": {
         "members": ("window2", "window5", "window8", "elman", "gru", "lstm", "transformer"),
         "seeds": 2,
@@ -67,9 +65,9 @@ SCALES = {
         | {"model.size": "micro", "tokenizer.kind": "words", "tokenizer.vocab_size": 10_000},
     },
     "paper": {
-        "members": tuple(MODELS),
+        "members": tuple(MEMBERS),
         "seeds": 1,
-        "own": {name: {"optim.learning_rate": 5e-4, "train.batch_size": 256} for name in MODELS},
+        "own": {name: {"optim.learning_rate": 5e-4, "train.batch_size": 256} for name in MEMBERS},
         "fields": {
             "objective": "causal",
             "eval.ngram_order": 3,
@@ -97,11 +95,8 @@ COLUMNS = (
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    seeds = make_seeds(plan["seeds"])
-    all_points = chain_points(
-        *(cross_points([MODELS[member]], [plan["own"][member]], seeds) for member in plan["members"])
-    )
-    return name_points(all_points, plan["fields"])
+    members = [{"name": member} | MEMBERS[member] | plan["own"][member] for member in plan["members"]]
+    return name_points(cross_points(members, make_seeds(plan["seeds"])), plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:

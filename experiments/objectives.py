@@ -47,11 +47,12 @@ from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
+    FAMILY_FIELDS,
     PAPER_TASKS,
-    QUICK,
     QUICK_TASKS,
     SMALL,
     TEXT_TASKS,
+    TRANSFORMERS,
     TUNED_FIELDS,
     WETTIG,
     read_text,
@@ -154,11 +155,7 @@ PAPER_TABLES = (
     ),
 )
 SHARED_FIELDS = {"mask.max_rate": 0.4}  # one compiled program serves all rates
-FAMILIES = {
-    "window": {"model.family": "feedforward", "model.cell": "window"},
-    "gru": {"model.family": "rnn", "model.cell": "gru"},
-    "transformer": {"model.family": "transformer"},
-}
+FAMILIES = {name: FAMILY_FIELDS[name] for name in ("window", "gru", "transformer")}
 ENCODER_DECODERS = {
     name: {"name": f"2x-{name}", "model.family": "encoder_decoder", "model.cell": name}
     for name in ("gru", "transformer")
@@ -187,7 +184,7 @@ SCALES = {
         "objectives": ("masked30", "causal", "hybrid", "diffusion", "replaced_token_detection"),
         "seeds": 1,
         "members": [{"name": "transformer"}],
-        "fields": QUICK | ARCHITECTURE_FIELDS["transformer"] | SHARED_FIELDS | QUICK_TASKS,
+        "fields": TRANSFORMERS["quick"] | SHARED_FIELDS,
     },
     "laptop": {
         "objectives": MAIN_OBJECTIVES,

@@ -41,6 +41,8 @@ Figures    experiments/results/optimizers.md
 import math
 from collections.abc import Sequence
 
+from mlm.base import phases
+from mlm.base.estimates import Estimate
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, PAPER_TASKS, SMALL, WETTIG, read_text, set_training_length
@@ -123,7 +125,11 @@ COLUMNS = (
     *run_columns.select_columns("size", "learning_rate", "tokens_per_second"),
     Column("difference", "loss minus AdamW's (nats)", "+.3f"),
     Column("p", "p of the loss (Holm)", ".2g", note=RULE),
-    *excess_loss.build_threshold_columns(THRESHOLDS),
+    *(
+        Column(f"{unit}_{threshold:g}", f"{unit} to {threshold:g} nats above the floor", form)
+        for unit, form in (("steps", ",.0f"), ("seconds", ",.1f"))
+        for threshold in THRESHOLDS
+    ),
     *(Column(f"p_{threshold:g}", f"p of the steps to {threshold:g} (Holm)", ".2g") for threshold in THRESHOLDS),
 )
 RESULT_TABLES = ("papers",)
@@ -174,7 +180,7 @@ def compute_tests(results: Sequence[dict]) -> dict[str, dict[str, compare.BlockT
         values = {"end": arrange_by_seed(runs, [run["evaluation"][primary] for run in runs])}
         if excess_loss.has_curves(runs):
             for threshold in THRESHOLDS:
-                steps = excess_loss.find_threshold_steps(runs, threshold)
+                steps = find_steps(runs, threshold)
                 by_member = arrange_by_seed(runs, [math.log(step) if step else math.inf for step in steps])
                 values[f"{threshold:g}"] = {
                     member: by_seed for member, by_seed in by_member.items() if math.inf not in by_seed.values()
@@ -189,6 +195,30 @@ def compute_tests(results: Sequence[dict]) -> dict[str, dict[str, compare.BlockT
         for (name, member), test in compare.correct_p(tests).items():
             found.setdefault(f"{size}-{member}", {})[name] = test
     return found
+
+
+def find_steps(results: Sequence[dict], threshold: float) -> list[int | None]:
+    """For each run the first evaluated step that was at most `threshold` nats above the floor; None: none was."""
+    return [excess_loss.find_step(result, result["evaluation"]["floor"] + threshold) for result in results]
+
+
+def measure_seconds(result: dict, step: int) -> float:
+    """Seconds of a run's first steps."""
+    cfg, seconds = series.read_config(result), result["tokens"] / result["tokens_per_second"]
+    return seconds / phases.count_work(cfg, range(result["steps"])) * phases.count_work(cfg, range(step))
+
+
+def measure_thresholds(results: Sequence[dict]) -> dict[str, Estimate | str]:
+    """Steps and seconds of training to each of THRESHOLDS; seed by seed where one never came so close.
+
+    Nothing where the floor is not known, or where there is no evaluation but the last.
+    """
+    cells: dict[str, Estimate | str] = {}
+    for threshold in THRESHOLDS if excess_loss.has_curves(results) else ():
+        steps = find_steps(results, threshold)
+        cells[f"steps_{threshold:g}"] = excess_loss.summarize(results, steps, lambda result, step: step, ",d")
+        cells[f"seconds_{threshold:g}"] = excess_loss.summarize(results, steps, measure_seconds, ",.1f")
+    return cells
 
 
 def arrange_by_seed(runs: Sequence[dict], values: Sequence[float]) -> dict[str, dict[int, float]]:
@@ -208,7 +238,7 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
         own = tests.get(f"{config['model.size']}-{find_member(config)}", {})
         return {
             "optimizer": find_member(config),
-            **excess_loss.measure_thresholds(seeds, THRESHOLDS),
+            **measure_thresholds(seeds),
             **({"difference": own["end"].difference, "p": own["end"].p} if "end" in own else {}),
             **{f"p_{name}": test.p for name, test in own.items()},
         }

@@ -28,7 +28,7 @@ Figures    none yet
 from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, BERT_GRID, LAPTOP, PAPER_TASKS, QUICK, TEXT, TEXT_TASKS
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, BERT_GRID, LAPTOP, PAPER_TASKS, QUICK, TRANSFORMERS
 from mlm.report import summary
 from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, build_paper_cells, build_paper_columns
@@ -87,10 +87,7 @@ SCALES = {
         "fields": drop_fields(LAPTOP, "data.language") | BASE_FIELDS | {"train.steps": 800, "train.eval_every": 100},
         "seeds": 3,
     },
-    "text": {
-        "fields": TEXT | ARCHITECTURE_FIELDS["transformer"] | TEXT_TASKS | {"downstream.tasks": "sst2,mrpc"},
-        "seeds": 3,
-    },
+    "text": {"fields": TRANSFORMERS["text"] | {"downstream.tasks": "sst2,mrpc"}, "seeds": 3},
     "paper": {
         "fields": BERT | PAPER_TASKS | BERT_GRID | {"model.size": "base", "downstream.tasks": ",".join(NAMES)},
         "seeds": 1,

@@ -28,15 +28,11 @@ import numpy as np
 
 from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import cross_points, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK, TEXT
+from mlm.experiment.recipes import BERT, LAPTOP, QUICK, TEXT, make_member
 from mlm.report import evaluation_scores, run_columns, summary
 from mlm.report.table import Column
 
-MODELS = {
-    "window": {"model.family": "feedforward", "model.cell": "window"},
-    "lstm": {"model.family": "rnn", "model.cell": "lstm"},
-    "transformer": {"model.family": "transformer"},
-}
+MEMBERS = ("window", "lstm", "transformer")
 TAG_TASK = {"downstream.tasks": "tag", "downstream.learning_rates": (4e-3,)}
 PROBE = "objective=edge_probing finetune.trainable_layers=0"
 PROBE_ACCURACY = (
@@ -50,15 +46,13 @@ SCALES = {
         "layers": 2,
         "probe": PROBE_ACCURACY,
         "members": ("lstm", "transformer"),
-        "own": ARCHITECTURE_FIELDS,
         "seeds": 1,
     },
     "laptop": {
         "fields": LAPTOP | TAG_TASK | {"downstream.seeds": 3},
         "layers": 4,
         "probe": PROBE_ACCURACY,
-        "members": tuple(MODELS),
-        "own": ARCHITECTURE_FIELDS,
+        "members": MEMBERS,
         "seeds": 3,
     },
     "text": {
@@ -67,8 +61,7 @@ SCALES = {
         | {"downstream.tasks": "ud_pos", "downstream.path": "texts", "downstream.epochs": (1.0,)},
         "layers": 4,
         "probe": PROBE,
-        "members": tuple(MODELS),
-        "own": ARCHITECTURE_FIELDS,
+        "members": MEMBERS,
         "seeds": 2,
     },
     "paper": {
@@ -83,7 +76,6 @@ SCALES = {
         "layers": 24,
         "probe": PROBE,
         "members": ("transformer",),
-        "own": {"transformer": {}},
         "seeds": 1,
     },
 }
@@ -95,7 +87,7 @@ LAYER_MEASURES = {"expected": "expected layer", "gravity": "centre of gravity"}
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets: a pretraining, and a probe of each depth."""
     plan = SCALES[scale]
-    members = [{"name": member} | MODELS[member] | plan["own"][member] for member in plan["members"]]
+    members = [make_member(member, scale) for member in plan["members"]]
     points = cross_points(members, make_seeds(plan["seeds"]))
     probes = [f"{plan['probe']} finetune.max_layer={depth}" for depth in range(plan["layers"] + 1)]
     shape = {"model.num_layers": plan["layers"], "downstream.variants": ",".join(probes)}

@@ -22,17 +22,7 @@ from collections.abc import Sequence
 
 from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import cross_points, make_axis, make_seeds, name_points
-from mlm.experiment.recipes import (
-    ARCHITECTURE_FIELDS,
-    LAPTOP,
-    LAPTOP_TASKS,
-    PAPER_TASKS,
-    QUICK,
-    QUICK_TASKS,
-    TEXT,
-    TEXT_TASKS,
-    WETTIG,
-)
+from mlm.experiment.recipes import PAPER_TASKS, TRANSFORMERS, WETTIG
 from mlm.report import run_columns, summary
 from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column
@@ -83,21 +73,9 @@ PAPER_TABLES = (
 SHARED_FIELDS = {"mask.max_rate": 0.3, "eval.mask_rates": (0.15, 0.3)}  # one compiled program serves all
 
 SCALES = {
-    "quick": {
-        "fields": QUICK | QUICK_TASKS | ARCHITECTURE_FIELDS["transformer"] | SHARED_FIELDS,
-        "sizes": ("micro",),
-        "seeds": 1,
-    },
-    "laptop": {
-        "fields": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"] | SHARED_FIELDS,
-        "sizes": ("micro",),
-        "seeds": 3,
-    },
-    "text": {
-        "fields": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"] | SHARED_FIELDS,
-        "sizes": ("micro",),
-        "seeds": 3,
-    },
+    "quick": {"fields": TRANSFORMERS["quick"] | SHARED_FIELDS, "sizes": ("micro",), "seeds": 1},
+    "laptop": {"fields": TRANSFORMERS["laptop"] | SHARED_FIELDS, "sizes": ("micro",), "seeds": 3},
+    "text": {"fields": TRANSFORMERS["text"] | SHARED_FIELDS, "sizes": ("micro",), "seeds": 3},
     "paper": {"fields": WETTIG | PAPER_TASKS | SHARED_FIELDS, "sizes": ("base", "large"), "seeds": 3},
 }
 

@@ -39,7 +39,15 @@ import numpy as np
 from mlm.base.estimates import estimate_mean
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
-from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, TUNED_FIELDS, read_text, set_training_length
+from mlm.experiment.recipes import (
+    ARCHITECTURE_FIELDS,
+    FAMILY_FIELDS,
+    LARGE,
+    SMALL,
+    TUNED_FIELDS,
+    read_text,
+    set_training_length,
+)
 from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import excess_loss, run_columns, scaling_law, series, summary
 from mlm.report.charts import LineChart
@@ -48,17 +56,12 @@ from mlm.report.table import Column, NamedTable
 
 HEAD_WIDTH = 16
 FAMILIES = {
-    "window": {"model.family": "feedforward", "model.cell": "window", "model.window": 5},
-    "gru": {"model.family": "rnn", "model.cell": "gru"},
-    "lstm": {"model.family": "rnn", "model.cell": "lstm"},
-    "transformer": {"model.family": "transformer"},
-    "modern": {
-        "model.family": "transformer",
-        "model.norm": "rmsnorm",
-        "model.activation": "geglu",
-        "model.bias": "output",
-        "model.qk_norm": True,
-    },
+    "window": FAMILY_FIELDS["window"] | {"model.window": 5},
+    "gru": FAMILY_FIELDS["gru"],
+    "lstm": FAMILY_FIELDS["lstm"],
+    "transformer": FAMILY_FIELDS["transformer"],
+    "modern": FAMILY_FIELDS["transformer"]
+    | {"model.norm": "rmsnorm", "model.activation": "geglu", "model.bias": "output", "model.qk_norm": True},
 }
 # Units of a layer for a width, so that families of a width have about as many parameters (mlm/models: SIZES).
 UNITS = {
@@ -284,8 +287,7 @@ def describe_law(kind: tuple[str, str], cells: scaling_law.Cells, laws: dict) ->
         row["free_frontier"] = free.estimate(lambda law: law.frontier_exponent)
         if cells.floor is not None:
             row["free_floor"] = free.estimate(lambda law: law.floor - cells.floor, positive=False)
-    halves = scaling_law.compare_halves(cells)
-    return row | ({} if halves is None else {"small": halves.small, "large": halves.large, "break": halves.difference})
+    return row | scaling_law.compare_halves(cells)
 
 
 def describe_sizes(kind: tuple[str, str], cells: scaling_law.Cells, laws: dict) -> list[dict]:

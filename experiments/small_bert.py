@@ -39,7 +39,7 @@ from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, read_text
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import milestone_curves, run_columns, series, summary
+from mlm.report import evaluation_scores, run_columns, series, summary
 from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column, NamedTable
 
@@ -159,9 +159,9 @@ def tables(results: Sequence[dict]) -> list[NamedTable]:
     groups = series.group_runs(results)
     rows = [{"row": name} | average_phenomena(runs) for name, runs in groups.items()]
     milestones = [
-        {"run": name, "step": step} | average_phenomena(milestone_curves.select_step(runs, step))
+        {"run": name, "step": step} | average_phenomena(evaluation_scores.select_step(runs, step))
         for name, runs in groups.items()
-        for step in milestone_curves.list_steps(runs)
+        for step in evaluation_scores.list_steps(runs)
     ]
     caption = "Accuracy on minimal pairs (%), the mean of a phenomenon's paradigms"
     steps = [Column("run", "run"), Column("step", "step", ",d")]

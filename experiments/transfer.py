@@ -40,8 +40,8 @@ import numpy as np
 
 from mlm.base.estimates import Estimate, estimate_mean
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
+from mlm.experiment.recipes import FAMILY_FIELDS, QUICK
 from mlm.experiment.recipes import LANGUAGES as PRESETS
-from mlm.experiment.recipes import QUICK
 from mlm.experiment.recipes import TEXTS as USER_TEXTS
 from mlm.report import compare, run_columns, series, specs, summary
 from mlm.report.charts import RowChart
@@ -57,10 +57,10 @@ class Intervention(NamedTuple):
 
 PLAIN = "transformer"  # the base of most: micro, with the default recipe
 INTERVENTIONS = {
-    "lstm": Intervention(PLAIN, {"model.family": "rnn", "model.cell": "lstm"}),
-    "gru": Intervention(PLAIN, {"model.family": "rnn", "model.cell": "gru"}),
-    "elman": Intervention(PLAIN, {"model.family": "rnn", "model.cell": "elman"}),
-    "window": Intervention(PLAIN, {"model.family": "feedforward", "model.cell": "window"}),
+    "lstm": Intervention(PLAIN, FAMILY_FIELDS["lstm"]),
+    "gru": Intervention(PLAIN, FAMILY_FIELDS["gru"]),
+    "elman": Intervention(PLAIN, FAMILY_FIELDS["elman"]),
+    "window": Intervention(PLAIN, FAMILY_FIELDS["window"]),
     "convolution": Intervention(PLAIN, {"model.family": "mixer", "model.cell": "conv"}),
     "learned-positions": Intervention(PLAIN, {"model.positions": "learned"}),
     "alibi": Intervention(PLAIN, {"model.positions": "alibi"}),

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.benchmark import accelerator, accelerator_sides, card, compiled, growth, matmul_limit, mlm_step, timing
 from mlm.base import config, fields, files, recipe_constants
-from mlm.experiment import paper_recipes
+from mlm.experiment import recipes
 from mlm.launch.cluster import accelerators
 from mlm.training.run import resolution
 
@@ -50,9 +50,7 @@ def recurrent(cell):
 
 
 def test_a_transformer_is_bert_whatever_our_defaults_are():
-    bert = {
-        name: value for name, value in paper_recipes.BERT.items() if name in ("model.positions", "model.norm_placement")
-    }
+    bert = {name: value for name, value in recipes.BERT.items() if name in ("model.positions", "model.norm_placement")}
     for size in ("tiny", "mini", "base"):
         model = mlm_step.make_config({"model.size": size, "pack.seq_len": 32}).model
         assert {f"model.{name}": getattr(model, name) for name in ("positions", "norm_placement")} == bert

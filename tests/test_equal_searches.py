@@ -5,7 +5,6 @@ import json
 import pytest
 
 from experiments import architectures, masking_rate, modern_bert
-from mlm.experiment.recipes import MODERN_BLOCK
 
 
 def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():
@@ -40,12 +39,11 @@ def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():
 
 def test_the_modern_transformer_is_the_ladder_s_last_block():
     last = modern_bert.ROWS[f"+ {modern_bert.LAST}"]
-    assert {name: value for name, value in last.items() if name.startswith("model.")} == MODERN_BLOCK
+    assert {name: value for name, value in last.items() if name.startswith("model.")} == architectures.MODERN_BLOCK
     points = architectures.sweep("laptop").items()
-    assert {name.partition("-seed")[0] for name, point in points if point.items() >= MODERN_BLOCK.items()} == {
-        "modern-micro",
-        "modern-tiny",
-    }
+    assert {
+        name.partition("-seed")[0] for name, point in points if point.items() >= architectures.MODERN_BLOCK.items()
+    } == {"modern-micro", "modern-tiny"}
 
 
 @pytest.mark.parametrize("scale", ["quick", "laptop", "text", "paper"])

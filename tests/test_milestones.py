@@ -15,7 +15,7 @@ from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
 from mlm.data.rows import mixture, pack
 from mlm.evaluation import engine, evaluation_tasks
-from mlm.report import figures, milestone_curves, specs
+from mlm.report import evaluation_scores, figures, specs
 from mlm.training.run import checkpoint, loop, trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
@@ -179,14 +179,14 @@ def test_every_evaluation_is_a_curve_over_training(run, monkeypatch, capsys):
     out = capsys.readouterr().out
     finished = evaluation_tasks.add_scores(RunDirectory(cfg.workdir).read_finished())
     assert finished["evaluations"] == {} or "pseudo_likelihood" not in finished["evaluations"]
-    rows, columns = milestone_curves.build_table([finished])
+    rows, columns = evaluation_scores.build_milestone_table([finished])
     assert [row["step"] for row in rows] == [1, 4, 7] and columns[-1].title in out
     for row in rows:
         model = mlm.load(cfg.workdir, step=row["step"])
         again = mlm.evaluate(model, max_sentences=4)["evaluations"]["pseudo_likelihood"]["all"]
         assert again["pll_word_l2r"]["word_perplexity"] == row["pseudo_perplexity"].mean
     assert len({row["pseudo_perplexity"].mean for row in rows}) == 3
-    (chart,) = milestone_curves.build_charts([finished])
+    (chart,) = evaluation_scores.build_milestone_charts([finished])
     assert chart.series[0].x == [1, 4, 7] and chart.log_y
     assert [value.mean for value in chart.series[0].y] == [row["pseudo_perplexity"].mean for row in rows]
     assert specs.build_lines(chart, specs.assign_styles([chart]))["encoding"]["x"]["scale"]["type"] == "log"

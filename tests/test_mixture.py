@@ -16,7 +16,7 @@ from mlm.base import config, errors, fields, phases
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.data.rows import loader, mixture, pack
 from mlm.evaluation import engine
-from mlm.experiment import paper_recipes
+from mlm.experiment import recipes
 from mlm.launch.sweep import budget, plan, runner
 from mlm.training.run import extension, loop, resolution
 from mlm.training.run.directory import RunDirectory
@@ -281,12 +281,12 @@ def test_an_extended_run_with_phases_is_the_longer_one(tmp_path):
 
 def test_phases_of_recipes_are_those_of_their_papers():
     def count_tokens(name):
-        runs = phases.list_phases(fields.override(config.Config(), paper_recipes.RECIPES[name].fields))
+        runs = phases.list_phases(fields.override(config.Config(), recipes.RECIPES[name].fields))
         return [(one.end_step - one.first_step) * one.cfg.train.batch_size * one.cfg.pack.seq_len for one in runs]
 
     assert count_tokens("bert") == [900_000 * 256 * 128, 100_000 * 256 * 512]
     assert count_tokens("neobert") == [1_000_000 * 2**21, 50_000 * 2**21]
     short, long = count_tokens("modernbert")  # the batch of 1,720B tokens grows, from a sixth, over the first 50B
-    steps = paper_recipes.MODERN_BERT_STEPS["batch_warmup"]
+    steps = recipes.MODERN_BERT_STEPS["batch_warmup"]
     assert short - steps * 4608 * 1024 * 5 / 12 == pytest.approx(1.72e12, rel=1e-3)
     assert long == pytest.approx(300e9, rel=1e-3)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from experiments import default_recipe, modern_bert, optimizers
 from mlm.base import config, fields
-from mlm.experiment import paper_recipes, searches
+from mlm.experiment import recipes, searches
 from mlm.models import MODELS, lm
 from mlm.report import compare
 from mlm.training.run import resolution
@@ -91,5 +91,5 @@ def test_every_text_family_and_size_has_the_same_trials_of_the_recipe():
 
 @pytest.mark.parametrize(("name", "vocab_size", "millions"), [("bert", 30_522, 110), ("modernbert", 50_368, 150)])
 def test_a_papers_recipe_has_the_parameters_that_it_is_named_by(name, vocab_size, millions):
-    own = paper_recipes.RECIPES[name].fields | {"objective": "mlm", "pack.mode": "", "pack.short_seq_prob": 0.0}
+    own = recipes.RECIPES[name].fields | {"objective": "mlm", "pack.mode": "", "pack.short_seq_prob": 0.0}
     assert count_parameters(own, vocab_size)["parameters"] == pytest.approx(millions * 1e6, rel=0.02)

@@ -109,7 +109,7 @@ def test_more_than_seven_series_are_small_multiples_with_one_scale(sweep):
         for (name, index), seed in itertools.product(groups.items(), (0, 1))
         for run in [sweep[1][(2 * index + seed) % 6]]
     ]
-    facets = charts.find_facets(runs, page.series.group_name, lambda run: run["config"]["model.size"])
+    facets = charts.find_facets(runs, lambda run: run["config"]["model.size"])
     assert facets == {size: [name for name in groups if name[-1] == size] for size in "ab"}
     chart = charts.split_chart(charts.build_charts(runs)[0], facets)
     styles = specs.assign_styles([chart])

@@ -13,7 +13,7 @@ from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.cli import train
 from mlm.data.rows import packing
-from mlm.experiment import paper_recipes, recipes
+from mlm.experiment import recipes
 from mlm.models import MODELS, layers
 from mlm.objectives import masking
 from mlm.training.run import resolution
@@ -28,24 +28,24 @@ def test_a_recipe_is_a_run(name):
         assert (cfg.model.norm_eps, cfg.mask.mask_unk, cfg.pack.short_seq_prob) == (1e-12, True, 0.1)
 
 
-@pytest.mark.parametrize("name", paper_recipes.RECIPES)
+@pytest.mark.parametrize("name", recipes.RECIPES)
 def test_a_papers_recipe_is_a_layer_that_the_command_line_overrides(name, tmp_path):
     (tmp_path / "a.txt").write_text("a b c")
     _, layers = train.parse_words(["train", f"--recipe={name}", f"data.path={tmp_path}/*.txt", "train.steps=7"])
     resolved = resolution.resolve_layers(layers)
-    flat, recipe = fields.flatten(resolved.config), paper_recipes.RECIPES[name].fields
+    flat, recipe = fields.flatten(resolved.config), recipes.RECIPES[name].fields
     assert flat["train.steps"] == 7 and resolved.origins["train.steps"] == "command line"
     for field in recipe.keys() - {"train.steps"}:
         assert flat[field] == recipe[field] and resolved.origins[field] == f"--recipe={name}"
 
 
-@pytest.mark.parametrize("name", paper_recipes.RECIPES)
+@pytest.mark.parametrize("name", recipes.RECIPES)
 def test_a_size_of_yours_replaces_a_papers(name, tmp_path):
     (tmp_path / "a.txt").write_text("a b c")
     _, layers = train.parse_words(["train", f"--recipe={name}", f"data.path={tmp_path}/*.txt", "model.size=micro"])
     cfg = resolution.resolve_layers(layers).config
     assert (cfg.model.num_layers, cfg.model.width, cfg.model.num_heads) == (2, 64, 4)
-    assert cfg.train.batch_size == paper_recipes.RECIPES[name].fields["train.batch_size"]
+    assert cfg.train.batch_size == recipes.RECIPES[name].fields["train.batch_size"]
 
 
 def test_a_file_overrides_a_papers_recipe_which_brings_no_text(tmp_path):

@@ -62,7 +62,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(seeds, fits_floor, monke
         for name, function in functions.items():
             estimates[name].append(fit.estimate(function))
         if not fits_floor and seeds == 2:
-            estimates["break"].append(scaling_law.compare_halves(cells).difference)
+            estimates["break"].append(scaling_law.compare_halves(cells)["break"])
     for name, found in estimates.items():
         truth = 0.0 if name == "break" else functions[name](TRUE._replace(floor=FLOOR))
         covered = np.mean([own.low <= truth <= own.high for own in found])
@@ -85,13 +85,13 @@ def test_a_fit_that_has_to_guess_the_floor_is_less_sure():
 
 def test_one_law_is_not_broken_and_a_plateau_at_small_compute_breaks_it():
     one = make_cells(noise=0.02)
-    whole = scaling_law.compare_halves(one).difference
+    whole = scaling_law.compare_halves(one)["break"]
     assert abs(whole.mean) < 0.05  # as wide as the noise makes it
     height = np.median([values_S.mean() for values_S in one.losses])
     plateau = one._replace(losses=[height * np.tanh(values_S / height) for values_S in one.losses])
     broken = scaling_law.compare_halves(plateau)
-    assert broken.difference.low > 0.05 and broken.large.mean > broken.small.mean
-    assert scaling_law.compare_halves(one._replace(floor=None)) is None
+    assert broken["break"].low > 0.05 and broken["large"].mean > broken["small"].mean
+    assert scaling_law.compare_halves(one._replace(floor=None)) == {}
 
 
 def test_the_frontier_is_what_nothing_cheaper_is_better_than():

@@ -191,7 +191,7 @@ def test_a_scale_reads_what_a_search_chose_and_its_report_states_the_trials(tmp_
     chart = findings.charts[-1]
     assert [row["trials"] for row in stated.rows] == [8, 8] and len(chart.series[0].x) == 8
     others = [result | {"config": result["config"] | {"optim.learning_rate": 1.0}} for result in results[:2]]
-    assert not [*page.iterate_searches(experiment, {"lstm": others})]  # these are not its choice
+    assert not page.select_searches(experiment, {"lstm": others})  # these are not its choice
 
 
 def test_the_expected_best_of_k_is_that_of_draws_with_replacement():
@@ -202,7 +202,8 @@ def test_the_expected_best_of_k_is_that_of_draws_with_replacement():
         assert mean_K[k - 1] == pytest.approx(np.mean(best)) and deviation_K[k - 1] == pytest.approx(np.std(best))
     highest_K, _ = expected_best.compute_expected_best(score_T, better=1)
     assert highest_K[1] == pytest.approx(np.mean([max(draw) for draw in itertools.product(score_T, repeat=2)]))
-    assert expected_best.fill_scores([[3.0, 1.0], [None], [2.0], [1.5, None]], -1).tolist() == [1.0, 2.0, 2.0, 2.0]
+    trials = [searches.Trial({}, scores) for scores in ([3.0, 1.0], [None], [2.0], [1.5, None])]
+    assert expected_best.collect_scores(searches.RowSearch({}, trials, {}), -1).tolist() == [1.0, 2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(

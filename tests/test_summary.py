@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_experiments import FLOORS, OWN, about, result
 
+from experiments import optimizers
 from mlm.base import config, fields
 from mlm.evaluation import evaluation_tasks
 from mlm.evaluation.sentence_scores import METRIC
@@ -229,6 +230,6 @@ def test_costs_until_a_step_are_those_of_the_steps_before_it(changes, examples, 
         one |= {"flops": 100.0, "steps": 4, "tokens": 100.0, "tokens_per_second": 10.0, "history": history}
         one["evaluation"] |= {"floor": 2.9}
         assert charts.add_flops(one)["history"][step - 1]["flops"] == pytest.approx(100 * tokens[step - 1] / tokens[-1])
-        cells = excess_loss.measure_plateau([one]) | excess_loss.measure_thresholds([one], [0.2])
+        cells = excess_loss.measure_plateau([one]) | optimizers.measure_thresholds([one])
         assert cells["plateau"].mean == sum(examples[:step]) and cells["steps_0.2"].mean == step
         assert cells["seconds_0.2"].mean == pytest.approx(10 * tokens[step - 1] / tokens[-1])

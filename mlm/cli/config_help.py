@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from mlm.base import config, errors, fields
 from mlm.base.flag import Flag
 from mlm.cli import command
-from mlm.experiment.paper_recipes import RECIPES
+from mlm.experiment.recipes import RECIPES
 
 
 def make_parser(name: str) -> command.CommandParser:

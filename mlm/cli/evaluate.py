@@ -215,9 +215,9 @@ def print_comparison(evaluated: dict[str, dict]) -> None:
 def print_milestones(workdir: str, by_step: dict[int, dict]) -> None:
     """Prints the evaluations of a run at its milestones, a row for each."""
     from mlm.evaluation import evaluation_tasks
-    from mlm.report import milestone_curves
+    from mlm.report import evaluation_scores
     from mlm.report.table import to_markdown
 
     milestones = {step: evaluation_tasks.add_scores(contents) for step, contents in by_step.items()}
     run = {"config": {"workdir": workdir}, "milestones": milestones}
-    print("\n" + to_markdown(*milestone_curves.build_table([run])))
+    print("\n" + to_markdown(*evaluation_scores.build_milestone_table([run])))

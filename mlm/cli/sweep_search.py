@@ -58,14 +58,9 @@ def search_points(sweep) -> None:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "held_out": search.find_search_split(sweep.configs[0]),
     }
-    searches.write_search(out, searches.Search(args.scale, chosen, [*plan.rungs], name, better, origin))
-    searched = {
-        row: expected_best.SearchedRow(
-            own.chosen, own.ranges, expected_best.fill_scores([trial.scores for trial in own.trials], better), better
-        )
-        for row, own in chosen.items()
-    }
-    print(f"\n{table.to_markdown(*expected_best.build_table(searched, name))}\n\nwritten: {out}")
+    found = searches.Search(args.scale, chosen, [*plan.rungs], name, better, origin)
+    searches.write_search(out, found)
+    print(f"\n{table.to_markdown(*expected_best.build_table(found))}\n\nwritten: {out}")
     for row, own in chosen.items():
         if edges := search_space.find_edges(rows[row].space, own.chosen):
             command.print_notes(f"at the edge of its range: {row}: {', '.join(edges)}; widen it and search again")

@@ -5,7 +5,7 @@ import sys
 from mlm.base import errors, fields
 from mlm.base.flag import Flag
 from mlm.cli import command, config_help
-from mlm.experiment.paper_recipes import RECIPES
+from mlm.experiment.recipes import RECIPES
 from mlm.launch import local_processes, rendezvous
 from mlm.training.run import heartbeat
 

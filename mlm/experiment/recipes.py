@@ -1,7 +1,65 @@
-"""Recipes as the fields that experiments set: a small budget's, and the papers' with an accelerator's corpus."""
+"""Recipes as the fields that experiments set: the papers', and a small budget's.
+
+A paper's recipe is the fields that its source gives (paper_recipes.toml), without a corpus: the text is the user's.
+What it leaves out is the default. `mlm train --recipe=NAME` trains by one, `mlm recipes` lists them.
+"""
+
+import functools
+import operator
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from mlm.base import recipe_constants
-from mlm.experiment import grid, paper_recipes
+from mlm.experiment import grid
+
+_CONTENT = tomllib.loads(Path(__file__).with_name("paper_recipes.toml").read_text(encoding="utf-8"))
+_ROWS = _CONTENT.pop("recipes")
+_TABLES = {
+    name: {field: tuple(value) if isinstance(value, list) else value for field, value in table.items()}
+    for name, table in _CONTENT.items()
+}
+MODERN_BERT_STEPS = {"warmup": 2_765, "batch_warmup": 18_165, "short": 372_083, "long": 52_982, "decay": 10_596}
+MODERN_BERT_LENGTH = sum(MODERN_BERT_STEPS[name] for name in ("short", "long", "decay"))
+MODERN_BERT_SHORT = MODERN_BERT_STEPS["short"] / MODERN_BERT_LENGTH
+_TABLES["modernbert"] |= {
+    "phases.shares": (MODERN_BERT_SHORT, 1 - MODERN_BERT_SHORT),
+    "train.steps": MODERN_BERT_LENGTH,
+    "train.batch_warmup_fraction": MODERN_BERT_STEPS["batch_warmup"] / MODERN_BERT_LENGTH,
+    "train.initial_batch_fraction": 1 / 6,
+    "optim.warmup_fraction": MODERN_BERT_STEPS["warmup"] / MODERN_BERT_LENGTH,
+    "optim.decay_fraction": MODERN_BERT_STEPS["decay"] / MODERN_BERT_LENGTH,
+}
+NEO_BERT_SHORT = 1_000_000 / 1_050_000
+_TABLES["neobert"] |= {"phases.shares": (NEO_BERT_SHORT, 1 - NEO_BERT_SHORT), "optim.warmup_fraction": 2000 / 1_050_000}
+SIZE_FIELDS = ("model.num_layers", "model.width", "model.mlp_dim", "model.num_heads")  # that model.size gives
+
+
+class PaperRecipe(NamedTuple):
+    """A paper's recipe: its fields by dotted name, and where they are from."""
+
+    fields: dict[str, Any]
+    source: str
+
+    def drop_size(self) -> dict[str, Any]:
+        """Returns the fields without the paper's size, for a model of another model.size."""
+        return {name: value for name, value in self.fields.items() if name not in SIZE_FIELDS}
+
+
+RECIPES = {
+    name: PaperRecipe(functools.reduce(operator.or_, (_TABLES[table] for table in row["tables"])), row["source"])
+    for name, row in _ROWS.items()
+}
+
+# The family and the cell of each architecture that experiments compare.
+FAMILY_FIELDS = {
+    "window": {"model.family": "feedforward", "model.cell": "window"},
+    "bag": {"model.family": "feedforward", "model.cell": "bag"},
+    "elman": {"model.family": "rnn", "model.cell": "elman"},
+    "gru": {"model.family": "rnn", "model.cell": "gru"},
+    "lstm": {"model.family": "rnn", "model.cell": "lstm"},
+    "transformer": {"model.family": "transformer"},
+}
 
 # A small budget's recipe: no dropout (no row is seen often), [MASK] only (Wettig et al. 2022 find no use for the other
 # ways), and initial weights of 0.08. Rotary positions let a small Transformer find its neighbours within a hundred
@@ -19,27 +77,13 @@ SMALL = {
 # SMALL | ARCHITECTURE_FIELDS["lstm"]. The numbers are those of the default recipe of small models, stated for sweeps
 # over sizes.
 GATES = {"model.chrono_init": recipe_constants.GATE_MEMORY}
-ARCHITECTURE_FIELDS = {
-    "window": {},
-    "bag": {},
-    "elman": {},
+ARCHITECTURE_FIELDS = {name: {} for name in FAMILY_FIELDS} | {
     "gru": GATES,
     "lstm": GATES,
     "transformer": {
         "model.attention_dropout": recipe_constants.SMALL_DROPOUT,
         "model.positions": recipe_constants.SMALL_POSITIONS,
     },
-}
-# A Transformer's block with what encoders changed since BERT, as experiments/modern_bert.py takes it one by one: the
-# local layers' window is of that experiment's rows of 128 tokens.
-MODERN_BLOCK = {
-    "model.norm_placement": "pre",
-    "model.positions": "rotary",
-    "model.activation": "geglu",
-    "model.bias": "output",
-    "model.norm": "rmsnorm",
-    "model.local_window": 16,
-    "model.qk_norm": True,
 }
 
 # What each architecture learned best by in it, of what experiments/architectures.py tried (scale trials; its table).
@@ -79,6 +123,11 @@ LANGUAGES = {
         "data.language.recall_prob": 0.8,
     },
 }
+
+
+def make_member(name: str, scale: str) -> dict:
+    """The point of an architecture, with the fields that it alone reads; those are the defaults at scale paper."""
+    return {"name": name} | FAMILY_FIELDS[name] | ({} if scale == "paper" else ARCHITECTURE_FIELDS[name])
 
 
 def set_training_length(num_examples: int, eval_interval: int, fields: dict) -> dict:
@@ -127,23 +176,23 @@ TEXT_TASKS = QUICK_TASKS | {"downstream.tasks": "sst2", "downstream.path": "text
 LAPTOP_TASKS = {"downstream.tasks": "topic", "downstream.learning_rates": (1e-3,), "downstream.seeds": 3}
 PAPER_TASKS = {"downstream.tasks": "mnli,qnli,qqp,sst2", "downstream.path": "tasks", "downstream.seeds": 3}
 
-# Grids of fine-tuning. Devlin et al. 2019, appendix A.3; and for sets of a few thousand examples Mosbach et al. 2021
-# (arXiv:2006.04884), who take longer, with more warm-up, and choose nothing: fewer of theirs fail.
+# A Transformer that is trained and then fine-tuned, where a paper's question is not one of architecture.
+TRANSFORMERS = {
+    "quick": QUICK | QUICK_TASKS | ARCHITECTURE_FIELDS["transformer"],
+    "laptop": LAPTOP | LAPTOP_TASKS | ARCHITECTURE_FIELDS["transformer"],
+    "text": TEXT | TEXT_TASKS | ARCHITECTURE_FIELDS["transformer"],
+}
+
+# The grid of fine-tuning of Devlin et al. 2019, appendix A.3.
 BERT_GRID = {
     "downstream.learning_rates": (5e-5, 3e-5, 2e-5),
     "downstream.epochs": (2.0, 3.0, 4.0),
     "downstream.batch_sizes": (16, 32),
 }
-MOSBACH = {
-    "downstream.learning_rates": (2e-5,),
-    "downstream.epochs": (20.0,),
-    "downstream.batch_sizes": (16,),
-    "downstream.variants": "optim.warmup_fraction=0.1 train.group_by_length=False",
-}
 
 # An accelerator's: English Wikipedia as prepared by TensorFlow Datasets, whose size and contents are not those of the
 # papers' own corpora (with books, news or the web beside), and WordPiece of BERT's size.
-LARGE = paper_recipes.BERT_VOCABULARY | {
+LARGE = _TABLES["vocabulary"] | {
     "data.corpus": "tfds",
     "data.tfds_name": "wiki40b/en",
     "model.dtype": "bfloat16",
@@ -151,5 +200,5 @@ LARGE = paper_recipes.BERT_VOCABULARY | {
     "eval.batch_size": 512,
     "eval.max_examples": 10_000,
 }
-BERT = LARGE | paper_recipes.BERT | {"train.checkpoint_every": 10_000}
-WETTIG = LARGE | paper_recipes.WETTIG | {"train.checkpoint_every": 1000}
+BERT = LARGE | _TABLES["bert"] | {"train.checkpoint_every": 10_000}
+WETTIG = LARGE | _TABLES["wettig"] | {"train.checkpoint_every": 1000}

@@ -66,13 +66,6 @@ class Choice(NamedTuple):
 
 Range = LogUniform | Uniform | Choice
 Space = Mapping[str, Range]
-RECIPE_SPACE: dict[str, Range] = {  # of small models trained with AdamW
-    "optim.learning_rate": LogUniform(5e-4, 3e-2),
-    "optim.weight_decay": LogUniform(1e-3, 0.3),
-    "optim.warmup_fraction": Choice((0.06, 0.2)),
-    "optim.b2": Choice((0.98, 0.999)),
-    "model.init_std": Choice((0.04, 0.08)),
-}
 
 
 def round_value(value: float) -> float:

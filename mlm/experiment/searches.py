@@ -87,9 +87,8 @@ def apply_choices(
     points: Mapping[str, Mapping[str, Any]], searches: Mapping[str, Search], scale: str
 ) -> dict[str, dict[str, Any]]:
     """The points of a scale with the values that its search chose for their row, where there was one."""
-    rows = searches[scale].rows if scale in searches else {}
-    applied = {}
-    for name, point in points.items():
-        row = rows.get(re.sub(r"-seed\d+$", "", name))
-        applied[name] = dict(point) if row is None else search_space.apply_values(point, row.chosen)
-    return applied
+    rows = {name: re.sub(r"-seed\d+$", "", name) for name in points}
+    return {
+        name: search_space.apply_values(point, find_chosen(searches, scale, rows[name]))
+        for name, point in points.items()
+    }

@@ -5,11 +5,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mlm.base import phases
-from mlm.base.estimates import FRACTION, UNBOUNDED, Estimate, Score
+from mlm.base.estimates import FRACTION, UNBOUNDED, Estimate, Score, clustered_interval, estimate_mean
 from mlm.report import series
 from mlm.report.series import Series
 
 MAX_SERIES = 7  # in one plot; beyond, there are small multiples
+AXES = {"step": "step", "tokens": "training tokens", "timed_seconds": "seconds of training", "flops": "training FLOPs"}
+LOGGED_METRICS = {
+    "loss": "training loss",
+    "gradient_norm": "gradient norm",
+    "learning_rate": "learning rate",
+    "tokens_per_second": "training tokens per second",
+}
+RATE_TITLE = "masking rate of the evaluation (%)"
+PROBES = {
+    ("agreement", "distance"): "words between subject and verb",
+    ("agreement", "attractors"): "nouns of the other number between subject and verb",
+    ("recall", "distance"): "sentence ends to the nearest other mention of the name",
+}
+CHANCE = {"agreement": 0.5}  # one of two forms is correct
 
 
 class Axis(NamedTuple):
@@ -44,12 +58,6 @@ class LineChart(NamedTuple):
         """Returns the name of the chart's files, Y-by-X."""
         return f"{self.y_name}-by-{self.x_name}"
 
-    @property
-    def bounds(self) -> str:
-        """Returns the meaning of the bounds of the series; empty if there are none."""
-        values = [value for line in self.series for value in line.y if value.low is not None]
-        return " or ".join(dict.fromkeys(value.bounds_title for value in values))
-
     def replace_axis(self, axis: Axis) -> "LineChart":
         """The same curve along another of its axes."""
         series = [line._replace(x=x) for line, x in zip(self.series, axis.x, strict=True)]
@@ -83,14 +91,17 @@ def list_panels(chart: Chart) -> list[LineChart]:
     return chart.charts if isinstance(chart, PanelChart) else [chart] if isinstance(chart, LineChart) else []
 
 
-def build_charts(results: Sequence[dict], group: Callable[[dict], str] = series.group_name) -> list[Chart]:
+def build_charts(results: Sequence[dict]) -> list[Chart]:
     """All charts of lines for which the results of a sweep have data."""
-    scores = select_curve_scores(results)
-    curves = [build_learning_curve(results, score, group) for score in scores]
-    others = [build_probe_chart(results, probe, dimension, group) for probe, dimension in PROBES]
-    others += [build_rate_chart(results, score, group) for score in scores]
-    curves, others = ([chart for chart in candidates if chart.series] for candidates in (curves, others))
-    primary = series.select_primary_score(results).name
+    scores, primary = select_curve_scores(results), series.select_primary_score(results).name
+    curves = [build_learning_curve(results, score) for score in scores]
+    training = [
+        build_curve(results, metric, "Training", title)._replace(y_name=f"training_{metric}")
+        for metric, title in LOGGED_METRICS.items()
+    ]
+    others = [build_probe_chart(results, probe, dimension) for probe, dimension in PROBES]
+    others += [build_rate_chart(results, score) for score in scores]
+    curves, training, others = ([chart for chart in found if chart.series] for found in (curves, training, others))
     return [
         *curves,
         *(  # the learning curve of the primary score along every cost of training
@@ -98,7 +109,7 @@ def build_charts(results: Sequence[dict], group: Callable[[dict], str] = series.
             for curve in curves
             if curve.y_name == primary and len(curve.axes) > 1
         ),
-        *build_training_panels(results, group),
+        *([PanelChart("training", training)] if training else []),
         *others,
     ]
 
@@ -115,12 +126,10 @@ def find_limits(score: Score) -> tuple[float, float]:
     return FRACTION if score.share else (0.0, math.inf) if score.columns[0].endswith(series.EXCESS) else UNBOUNDED
 
 
-def find_facets(
-    results: Sequence[dict], group: Callable[[dict], str], facet: Callable[[dict], str]
-) -> dict[str, list[str]]:
+def find_facets(results: Sequence[dict], facet: Callable[[dict], str]) -> dict[str, list[str]]:
     """The names of the series of each small multiple; none where one plot has room for all, or where all are in one."""
     names: dict[str, list[str]] = {}
-    groups = series.group_runs(results, group)
+    groups = series.group_runs(results)
     for name, runs in groups.items():
         names.setdefault(facet(runs[0]), []).append(name)
     return names if len(groups) > MAX_SERIES and len(names) > 1 else {}
@@ -144,21 +153,13 @@ def axis_title(score: Score) -> str:
     return f"{score.title} ({score.unit})" if score.unit else score.title
 
 
-AXES = {"step": "step", "tokens": "training tokens", "timed_seconds": "seconds of training", "flops": "training FLOPs"}
-LOGGED_METRICS = {
-    "loss": "training loss",
-    "gradient_norm": "gradient norm",
-    "learning_rate": "learning rate",
-    "tokens_per_second": "training tokens per second",
-}
-
-
-def build_curve(
-    results: Sequence[dict], metric: str, topic: str, y: str, group=series.group_name, **fields
-) -> LineChart:
+def build_curve(results: Sequence[dict], metric: str, topic: str, y: str, **fields) -> LineChart:
     """A logged metric by step, and along the other axes that all runs have logged; topic, y, fields: of the chart."""
-    seeds = series.collect_histories([add_flops(result) for result in results], group)
-    lines_by_axis = {name: series.build_curves(seeds, name, metric) for name in AXES}
+    histories = {
+        name: [series.merge_by_step(add_flops(run)["history"]) for run in runs]
+        for name, runs in series.group_runs(results).items()
+    }
+    lines_by_axis = {name: series.build_curves(histories, name, metric) for name in AXES}
     lines = lines_by_axis["step"]
     points = [(line.name, len(line.x)) for line in lines]
     axes = [
@@ -185,13 +186,13 @@ def add_flops(result: dict) -> dict:
     }
 
 
-def build_learning_curve(results: Sequence[dict], score: Score, group=series.group_name) -> LineChart:
+def build_learning_curve(results: Sequence[dict], score: Score) -> LineChart:
     """A held-out score during training, with the floor, and with the unigram's score if a model is no better.
 
     References are drawn if they are equal for all runs. An excess loss has a logarithmic axis, where that is possible.
     """
     fields = {"share": score.share, "limits": find_limits(score)}
-    chart = build_curve(results, f"eval_{score.name}", "Learning curves", axis_title(score), group, **fields)
+    chart = build_curve(results, f"eval_{score.name}", "Learning curves", axis_title(score), **fields)
     if not chart.axes:
         return chart
     first, is_excess = series.collect_scores(results)[0], score.columns[0] == series.EXCESS
@@ -210,40 +211,44 @@ def build_learning_curve(results: Sequence[dict], score: Score, group=series.gro
     return chart._replace(references=references, log_y=score.name.endswith("excess_loss") and min(bounds) > 0)
 
 
-def build_training_panels(results: Sequence[dict], group=series.group_name) -> list[PanelChart]:
-    """The metrics that are logged at every step."""
-    charts = [
-        build_curve(results, metric, "Training", title, group)._replace(y_name=f"training_{metric}")
-        for metric, title in LOGGED_METRICS.items()
-    ]
-    charts = [chart for chart in charts if chart.series]
-    return [PanelChart("training", charts)] if charts else []
+def build_probe_chart(results: Sequence[dict], probe: str, dimension: str = "distance") -> LineChart:
+    """Accuracy on a probe by class of `dimension`: of each group whose runs have it, the Bayes optimum, and chance."""
+    probed = [result for result in results if dimension in series.probe_results(result).get(probe, {})]
+    members = {
+        name: [series.probe_results(run)[probe][dimension] for run in runs]
+        for name, runs in series.group_runs(probed).items()
+    }
+    classes = series.probe_results(probed[0])[probe][dimension] if probed else []
+    names = [series.format_range(entry["low"], entry["high"]) for entry in classes]
+    has_one_seed = all(len(runs) == 1 for runs in members.values())
 
+    def estimate(entries):
+        if has_one_seed:  # the interval over items, else the range of seeds
+            return clustered_interval(entries[0]["accuracy"], entries[0]["accuracy_se"], entries[0]["items"])
+        return series.estimate_range([entry["accuracy"] for entry in entries])
 
-RATE_TITLE = "masking rate of the evaluation (%)"
-PROBES = {
-    ("agreement", "distance"): "words between subject and verb",
-    ("agreement", "attractors"): "nouns of the other number between subject and verb",
-    ("recall", "distance"): "sentence ends to the nearest other mention of the name",
-}
-CHANCE = {"agreement": 0.5}  # one of two forms is correct
-
-
-def build_probe_chart(
-    results: Sequence[dict], probe: str, dimension: str = "distance", group=series.group_name
-) -> LineChart:
-    """Accuracy on a probe by class, with the Bayes optimum and chance; arguments as in series.build_class_series."""
-    lines, optimum = series.build_class_series(results, probe, dimension, group)
-    references = [optimum]
+    lines = [Series(name, names, list(map(estimate, zip(*runs, strict=True)))) for name, runs in members.items()]
+    references = [Series("Bayes optimum", names, [Estimate(entry["optimum"], None, None) for entry in classes])]
     if probe in CHANCE:
-        references.append(Series("chance", optimum.x, [Estimate(CHANCE[probe], None, None)] * len(optimum.x)))
+        references.append(Series("chance", names, [Estimate(CHANCE[probe], None, None)] * len(names)))
     x, y = PROBES[probe, dimension], f"{probe}: accuracy"
     return LineChart(probe, dimension, probe.capitalize(), x, y, lines, references, share=True, limits=FRACTION)
 
 
-def build_rate_chart(results: Sequence[dict], score: Score, group=series.group_name) -> LineChart:
-    """A score by the masking rate of the evaluation, with the floor's curve if it is known."""
-    lines, floor = series.build_rate_series(results, score.name, group)
-    topic, references = "Evaluation at other masking rates", [floor] if floor else []
-    fields = {"share": score.share, "limits": find_limits(score)}
+def build_rate_chart(results: Sequence[dict], score: Score) -> LineChart:
+    """A score by masking rate, at the rates at which all runs were evaluated, with the floor's curve if it is known."""
+    evaluated = [run for run in results if any(score.name in own for own in series.evaluations_by_rate(run).values())]
+    rates = sorted(set.intersection(*(set(series.evaluations_by_rate(run)) for run in evaluated))) if evaluated else []
+    percents, bounds = [100 * rate for rate in rates], FRACTION if score.share else UNBOUNDED
+    lines = []
+    for name, runs in series.group_runs(evaluated).items() if rates else ():
+        by_rate = [series.evaluations_by_rate(run) for run in runs]
+        values = [estimate_mean((own[rate][score.name] for own in by_rate), bounds) for rate in rates]
+        lines.append(Series(name, percents, values))
+    floor = series.find_floor(results, score.name)
+    constants = series.reference_by_rate(results, floor) if floor else {}
+    references = []
+    if floor and lines and constants.keys() >= set(rates):
+        references = [Series(floor.reference, percents, [Estimate(constants[rate], None, None) for rate in rates])]
+    topic, fields = "Evaluation at other masking rates", {"share": score.share, "limits": find_limits(score)}
     return LineChart(score.name, "rate", topic, RATE_TITLE, axis_title(score), lines, references, **fields)

@@ -173,15 +173,12 @@ def rank_families(groups: Mapping[str, Sequence[dict]]) -> list[Family]:
 
 def compute_holm_p(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> dict[frozenset[str], float]:
     """Holm's two-sided p of every pair of a family that can be tested."""
-    differences = {
-        frozenset(names): pair.paired_differences()
-        for names in itertools.combinations(family, 2)
-        if (pair := match_groups(*(groups[name] for name in names))) is not None
-    }
-    p = {
-        names: float(student_p(difference_S)) for names, difference_S in differences.items() if difference_S is not None
-    }
-    return dict(zip(p, holm_p(np.array(list(p.values()))).tolist(), strict=True))
+    p = {}
+    for names in itertools.combinations(family, 2):
+        pair = match_groups(*(groups[name] for name in names))
+        if pair is not None and (difference_S := pair.paired_differences()) is not None:
+            p[frozenset(names)] = float(student_p(difference_S))
+    return dict(zip(p, holm_p(np.array([*p.values()])).tolist(), strict=True))
 
 
 def student_p(difference_xS: np.ndarray) -> np.ndarray:

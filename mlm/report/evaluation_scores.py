@@ -1,15 +1,21 @@
-"""Table columns for the scores of trained runs' evaluations: "evaluation_scores" of a run, a list of EvaluationScore.
+"""The scores of trained runs' evaluations as columns of tables, and over training as curves.
 
-A column holds results on identical texts or tasks; a group has a number in it only if all its seeds were evaluated.
+A run (report/series.py) has "evaluation_scores", a list of EvaluationScore, and "milestones": by step "evaluations",
+"summary" and "evaluation_scores" of its model at that step (mlm evaluate --milestones). A column holds results on
+identical texts or tasks; a group has a number in it only if all its seeds were evaluated.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mlm.base.estimates import EvaluationMetric, EvaluationScore, estimate_mean
+from mlm.base.estimates import Estimate, EvaluationMetric, EvaluationScore, estimate_mean, normal_interval
+from mlm.report import series
+from mlm.report.charts import Axis, LineChart
+from mlm.report.series import Series
 from mlm.report.table import Column
 
 MAX_NAMED = 3  # failed fine-tunings
+MILESTONES = "Evaluations over training"
 # Titles of settings of a fine-tuning; other settings are shown as they are.
 VARIANT_TITLES = {
     "finetune.trainable_layers=0": "head only",
@@ -23,9 +29,10 @@ def index_scores(result: Mapping) -> dict[EvaluationMetric, EvaluationScore]:
     return {score.metric: score for score in result.get("evaluation_scores", ())}
 
 
-def name_column(metric: EvaluationMetric) -> str:
-    """The key of a metric's column, with the settings of the fine-tuning."""
-    return "_".join((metric.name, *(metric.variant or "").split()))
+def collect_values(results: Sequence[Mapping], metric: EvaluationMetric) -> list[float]:
+    """The values of an evaluation, of the runs that have it and for which it is defined."""
+    scores = [index_scores(result).get(metric) for result in results]
+    return [score.value for score in scores if score is not None and score.value is not None]
 
 
 def format_title(metric: EvaluationMetric) -> str:
@@ -64,7 +71,8 @@ def build_columns(results: Sequence[dict]) -> dict[EvaluationMetric, Column]:
     for result in results:
         for metric, score in index_scores(result).items():
             scored_runs.setdefault(metric, []).append((result, score))
-    names, columns = [name_column(metric) for metric in scored_runs], {}
+    names = ["_".join((metric.name, *(metric.variant or "").split())) for metric in scored_runs]
+    columns = {}
     for (metric, runs), name in zip(scored_runs.items(), names, strict=True):
         title, digits = format_title(metric), metric.sha256[:4]
         if names.count(name) > 1:
@@ -102,8 +110,7 @@ def name_run(result: dict) -> str:
 def build_cells(seeds: Sequence[dict], columns: dict[EvaluationMetric, Column]) -> dict:
     """A group's cells: the mean over its runs if all have the score, else the number of runs that have it.
 
-    Where it is undefined for a run, the cell says why.
-    The interval of a single run with several fine-tuning seeds is over these.
+    Where it is undefined for a run, the cell says why. The interval of a single run is over its fine-tuning seeds.
     """
     row, runs = {}, [index_scores(result) for result in seeds]
     for metric, column in columns.items():
@@ -129,3 +136,63 @@ def build_reference_cells(results: Sequence[dict], columns: dict[EvaluationMetri
             for name, value in score.references.items():
                 rows.setdefault(name, {})[columns[metric].name] = value
     return rows
+
+
+def select_step(results: Sequence[dict], step: int) -> list[dict]:
+    """The runs with their evaluations at a milestone in place of those of the trained model."""
+    none = {"evaluations": {}, "summary": {}, "evaluation_scores": []}
+    return [result | none | result.get("milestones", {}).get(step, {}) for result in results]
+
+
+def list_steps(results: Sequence[dict]) -> list[int]:
+    """The milestones that some run was evaluated at, in order."""
+    return sorted({step for result in results for step in result.get("milestones", {})})
+
+
+def list_milestone_columns(results: Sequence[dict]) -> dict[EvaluationMetric, Column]:
+    """A column for each evaluation at some milestone."""
+    return build_columns([run for step in list_steps(results) for run in select_step(results, step)])
+
+
+def build_milestone_table(results: Sequence[dict]) -> tuple[list[dict], list[Column]]:
+    """The table (rows, columns): a row for each group (by its name) and milestone, with every evaluation there."""
+    columns = list_milestone_columns(results)
+    rows = [
+        {"run": name, "step": step} | build_cells(select_step(members, step), columns)
+        for name, members in series.group_runs(results).items()
+        for step in list_steps(members)
+    ]
+    return rows, [Column("run", "run"), Column("step", "step", ",d"), *columns.values()]
+
+
+def build_milestone_charts(results: Sequence[dict]) -> list[LineChart]:
+    """A chart for each evaluation: a line for each group, at the milestones where all its runs have a value."""
+    charts = []
+    for metric, column in list_milestone_columns(results).items():
+        lines = []
+        for name, members in series.group_runs(results).items():
+            values = {step: estimate_value(select_step(members, step), metric) for step in list_steps(members)}
+            defined = {step: value for step, value in values.items() if value is not None}
+            if defined:
+                lines.append(Series(name, [*defined], [*defined.values()]))
+        if lines:
+            axes = [Axis("milestone", "step", [line.x for line in lines])]
+            scores = [index_scores(run).get(metric) for run in select_step(results, list_steps(results)[-1])]
+            constants = {name: value for score in scores if score for name, value in score.references.items()}
+            references = [Series(name, [], [Estimate(value, None, None)]) for name, value in constants.items()]
+            look = {"band": True, "limits": metric.bounds, "axes": axes, "log_x": True, "log_y": metric.log_scale}
+            charts.append(
+                LineChart(column.name, "milestone", MILESTONES, "step", column.title, lines, references, **look)
+            )
+    return charts
+
+
+def estimate_value(results: Sequence[dict], metric: EvaluationMetric) -> Estimate | None:
+    """The mean with the range of seeds, or of one run with its interval over items; None unless all have a value."""
+    values = collect_values(results, metric)
+    if len(values) < len(results):
+        return None
+    error = index_scores(results[0])[metric].error
+    if len(values) > 1 or error is None:
+        return series.estimate_range(values)
+    return normal_interval({"mean": values[0], "mean_se": error}, "mean")

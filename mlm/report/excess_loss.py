@@ -104,11 +104,6 @@ def build_plateau_column(results: Sequence[dict]) -> Column:
     return Column("plateau", f"plateau (rows, seen every {interval:,.0f})", ",.0f")
 
 
-def count_examples(result: dict, step: int) -> float:
-    """The examples that a run's first steps used."""
-    return phases.count_examples(series.read_config(result), range(step))
-
-
 def measure_plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
     """The examples until PLATEAU_SHARE of the way was made; nothing without the floor or an earlier evaluation."""
     if not has_curves(results):
@@ -116,43 +111,8 @@ def measure_plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
     evaluations = [result["evaluation"] for result in results]
     targets = [(1 - PLATEAU_SHARE) * values["unigram_loss"] + PLATEAU_SHARE * values["floor"] for values in evaluations]
     steps = [find_step(result, target) for result, target in zip(results, targets, strict=True)]
+    count_examples = lambda result, step: phases.count_examples(series.read_config(result), range(step))
     return {"plateau": summarize(results, steps, count_examples, ",.0f")}
-
-
-def build_threshold_columns(thresholds: Sequence[float]) -> list[Column]:
-    """The columns of `measure_thresholds`."""
-    return [
-        Column(f"{unit}_{threshold:g}", f"{unit} to {threshold:g} nats above the floor", form)
-        for unit, form in (("steps", ",.0f"), ("seconds", ",.1f"))
-        for threshold in thresholds
-    ]
-
-
-def measure_thresholds(results: Sequence[dict], thresholds: Sequence[float]) -> dict[str, Estimate | str]:
-    """Steps and seconds of training until an evaluation was as close to the floor; seed by seed where one never was.
-
-    Seconds are those of so many steps at the run's mean speed, without compilation and evaluations. Nothing where the
-    floor is not known, or where there is no evaluation but the last.
-    """
-    if not has_curves(results):
-        return {}
-    cells: dict[str, Estimate | str] = {}
-    for threshold in thresholds:
-        steps = find_threshold_steps(results, threshold)
-        cells[f"steps_{threshold:g}"] = summarize(results, steps, lambda result, step: step, ",d")
-        cells[f"seconds_{threshold:g}"] = summarize(results, steps, measure_seconds, ",.1f")
-    return cells
-
-
-def measure_seconds(result: dict, step: int) -> float:
-    """Seconds of a run's first steps."""
-    cfg, seconds = series.read_config(result), result["tokens"] / result["tokens_per_second"]
-    return seconds / phases.count_work(cfg, range(result["steps"])) * phases.count_work(cfg, range(step))
-
-
-def find_threshold_steps(results: Sequence[dict], threshold: float) -> list[int | None]:
-    """For each run the first evaluated step that was at most `threshold` nats above the floor; None: none was."""
-    return [find_step(result, result["evaluation"]["floor"] + threshold) for result in results]
 
 
 def has_curves(results: Sequence[dict]) -> bool:

@@ -1,13 +1,12 @@
 """The expected best of k trials of a search, from the trials that were made (Dodge et al. 2019, arXiv:1909.03004).
 
 What one recipe reached after 16 trials is not to be compared with what another reached after four. The curve says what
-so many trials would have reached, on the split that the search chose by. Letters in array names: T trials, K numbers of
-trials from 1 on.
+so many trials would have reached, on the split that the search chose by. A search is that of
+mlm/experiment/searches.py. Letters in array names: T trials, K numbers of trials from 1 on.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,16 +30,6 @@ class TrialSpread(Estimate):
     bounds_title, bounds_method = "one standard deviation over draws of k trials", "from the trials made"
 
 
-class SearchedRow(NamedTuple):
-    """The trials of a row and what they chose."""
-
-    chosen: Mapping[str, object]
-    ranges: Mapping[str, str]
-    score_T: np.ndarray  # the last score of each trial
-    better: int  # +1: higher is better, -1: lower is better
-    values: Sequence[Mapping[str, object]] = ()  # of each trial, by field
-
-
 def compute_expected_best(score_T: Sequence[float] | np.ndarray, better: int) -> tuple[np.ndarray, np.ndarray]:
     """The mean and the standard deviation of the best of k draws from the trials, for k from 1 to their number.
 
@@ -55,38 +44,38 @@ def compute_expected_best(score_T: Sequence[float] | np.ndarray, better: int) ->
     return better * mean_K, np.sqrt(variance_K)
 
 
-def fill_scores(scores: Sequence[Sequence[float | None]], better: int) -> np.ndarray:
-    """The last score of each trial, of its scores by rung; one that diverged has the worst of the others."""
-    last = [own[-1] for own in scores]
+def collect_scores(row, better: int) -> np.ndarray:
+    """score_T: the last score of each trial of a row of a search; one that diverged has the worst of the others."""
+    last = [trial.scores[-1] for trial in row.trials]
     worst = better * min(better * score for score in last if score is not None)
     return np.array([worst if score is None else score for score in last])
 
 
-def build_table(rows: Mapping[str, SearchedRow], score: str) -> tuple[list[dict], list[Column]]:
+def build_table(search) -> tuple[list[dict], list[Column]]:
     """The table (rows, columns) of a search: trials, expected best of 1, 2, 4, ... of them, and the chosen values."""
-    counts = sorted({2**power for power in range(20)} | {len(row.score_T) for row in rows.values()})
-    most = max(len(row.score_T) for row in rows.values())
+    lengths = [len(row.trials) for row in search.rows.values()]
+    counts, most = sorted({2**power for power in range(20)} | {*lengths}), max(lengths)
     table = []
-    for name, row in rows.items():
-        mean_K, _ = compute_expected_best(row.score_T, row.better)
+    for name, row in search.rows.items():
+        mean_K, _ = compute_expected_best(collect_scores(row, search.better), search.better)
         best = {f"best_of_{count}": float(mean_K[count - 1]) for count in counts if count <= len(mean_K)}
         chosen = {field: f"{value} ({row.ranges[field]})" for field, value in row.chosen.items()}
-        table.append({"row": name, "trials": len(row.score_T)} | best | chosen)
-    title = f"{score.replace('_', ' ')}, expected best of"
+        table.append({"row": name, "trials": len(row.trials)} | best | chosen)
+    title = f"{search.score.replace('_', ' ')}, expected best of"
     columns = [Column("row", "row"), Column("trials", "trials", ",d", note=NOTE)]
     columns += [Column(f"best_of_{count}", f"{title} {count}", ".3f") for count in counts if count <= most]
-    fields = dict.fromkeys(field for row in rows.values() for field in row.chosen)
+    fields = dict.fromkeys(field for row in search.rows.values() for field in row.chosen)
     return table, [*columns, *(Column(field, field) for field in fields)]
 
 
-def build_chart(rows: Mapping[str, SearchedRow], score: str) -> LineChart:
-    """The curve of each row by the number of trials."""
+def build_chart(search) -> LineChart:
+    """The curve of each row of a search by the number of trials."""
     lines = []
-    for name, row in rows.items():
-        mean_K, deviation_K = compute_expected_best(row.score_T, row.better)
+    for name, row in search.rows.items():
+        mean_K, deviation_K = compute_expected_best(collect_scores(row, search.better), search.better)
         bounds_Kx3 = np.stack([mean_K, mean_K - deviation_K, mean_K + deviation_K], axis=-1)
         values: list[Estimate] = [TrialSpread(*bounds) for bounds in bounds_Kx3.tolist()]
         lines.append(Series(name, [*range(1, len(values) + 1)], values))
-    y = f"{score.replace('_', ' ')}: expected best, on the search's split"
-    limits = (0.0, math.inf) if score == "excess_loss" else UNBOUNDED
+    y = f"{search.score.replace('_', ' ')}: expected best, on the search's split"
+    limits = (0.0, math.inf) if search.score == "excess_loss" else UNBOUNDED
     return LineChart("expected_best", "trials", TOPIC, "trials", y, lines, band=True, limits=limits)

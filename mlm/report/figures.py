@@ -16,8 +16,8 @@ ENDINGS = ("pdf", "png", "svg", "csv")
 MAX_POINTS = 1500  # of all lines of a chart on the page, whose size it bounds
 
 
-def draw_chart(folder: Path, chart: charts.Chart, styles: dict[str, Style]) -> Path:
-    """Writes NAME.pdf, NAME.png, NAME.svg and NAME.csv into the folder and returns the path of the PNG.
+def draw_chart(folder: Path, chart: charts.Chart, styles: dict[str, Style]) -> None:
+    """Writes NAME.pdf, NAME.png, NAME.svg and NAME.csv into the folder.
 
     Each write is atomic. The same chart gives the same files, but for the order of the objects in the PDF. styles: of
     `specs.assign_styles`.
@@ -34,7 +34,6 @@ def draw_chart(folder: Path, chart: charts.Chart, styles: dict[str, Style]) -> P
     for ending, content in contents.items():
         with files.atomic_write(folder / f"{chart.name}.{ending}") as temporary:
             temporary.write_bytes(content)
-    return folder / f"{chart.name}.png"
 
 
 def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
@@ -71,22 +70,20 @@ def format_data(chart: charts.Chart) -> str:
 def format_csv(line_charts: Sequence[charts.LineChart]) -> str:
     """CSV of charts of the same series: a row for each point with its x on every axis, or constant reference."""
     rows, names = {}, {"series": ""}
-
-    def add(line: str, x_values: dict, chart: charts.LineChart, value) -> None:
-        names.update(dict.fromkeys([*x_values, chart.y_name], ""))
-        row = rows.setdefault((line, next(iter(x_values.values()), None)), {"series": line})
-        row.update(x_values | {chart.y_name: value})
-
     for chart in line_charts:
-        for index, line in enumerate(chart.series):
-            axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [line.x for line in chart.series])]
-            for point, value in enumerate(line.y):
-                add(line.name, {axis.name: axis.x[index][point] for axis in axes}, chart, value)
+        axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [line.x for line in chart.series])]
+        points = [
+            (line.name, {axis.name: axis.x[index][point] for axis in axes}, value)
+            for index, line in enumerate(chart.series)
+            for point, value in enumerate(line.y)
+        ]
         for line in chart.references:
-            if chart.axes:
-                add(line.name, {}, chart, line.y[0])
-            for x, value in () if chart.axes else zip(line.x, line.y, strict=True):
-                add(line.name, {chart.x_name: x}, chart, value)
+            places = [{}] if chart.axes else [{chart.x_name: x} for x in line.x]
+            points += [(line.name, place, value) for place, value in zip(places, line.y, strict=not chart.axes)]
+        for name, place, value in points:
+            names |= dict.fromkeys([*place, chart.y_name], "")
+            row = rows.setdefault((name, next(iter(place.values()), None)), {"series": name})
+            row |= place | {chart.y_name: value}
     return table.to_csv(list(rows.values()), [Column(name, name) for name in names])
 
 
@@ -112,7 +109,9 @@ def collect_drawings(
     parts: dict[str, int] = {}  # numbers by JSON
     for chart in all_charts:
         if isinstance(chart, RowChart):
-            sections.setdefault(chart.topic, {})[chart.name] = [layout_rows(chart)]
+            spec = chart.spec | {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+            drawn = {"spec": spec, "files": chart.name, "min_width": chart.min_width, "axes": []}
+            sections.setdefault(chart.topic, {})[chart.name] = [drawn]
         elif isinstance(chart, charts.LineChart) or not chart.is_duplicate:
             panels = [thin_chart(panel) for panel in charts.list_panels(chart)]
             data[chart.name] = specs.read_data(format_csv(panels), panels[0]) | {"name": "points"}
@@ -122,12 +121,6 @@ def collect_drawings(
     return {"data": data, "sections": sections, "theme": specs.THEME, "parts": [*map(json.loads, parts)]}
 
 
-def layout_rows(chart: RowChart) -> dict:
-    """A chart of rows for the page."""
-    size = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-    return {"spec": chart.spec | size, "files": chart.name, "min_width": chart.min_width, "axes": []}
-
-
 def layout_lines(
     chart: charts.LineChart, styles: dict[str, Style], stems: dict[str, str], parts: dict[str, int]
 ) -> dict:
@@ -135,6 +128,7 @@ def layout_lines(
     axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [])]
     files = stems.get(chart.name, chart.name)
     linear = chart._replace(log_x=False, log_y=False)  # the page's script makes it logarithmic
+    meanings = dict.fromkeys(value.bounds_title for line in chart.series for value in line.y if value.low is not None)
     own_styles = {line.name: styles[line.name] for line in (*chart.series, *chart.references)}
     spec = specs.build_lines(linear, own_styles, stem="page")
 
@@ -155,7 +149,7 @@ def layout_lines(
         "y": chart.y_name,
         "facets": chart.facets,
         "percent": chart.share,
-        "bounds": chart.bounds and f"{'Band' if chart.band else 'Bars'}: {chart.bounds}.",
+        "bounds": f"{'Band' if chart.band else 'Bars'}: {' or '.join(meanings)}." if meanings else "",
         "classes": specs.has_classes(chart),
         "axes": [
             {

@@ -58,9 +58,7 @@ class Headline(NamedTuple):
 
     @property
     def row_kinds(self) -> dict[int, str]:
-        """Returns "best" by the index of each best model, or difference told from chance, "rule" by that of the first
-        reference.
-        """
+        """Returns "best" by the index of each best model or clear difference, "rule" by that of the first reference."""
         rows = self.table.rows
         best = {i: BEST for i, row in enumerate(rows) if row.get(VERDICT.name) == BEST or is_clear(row)}
         return best | {i: "rule" for i, row in enumerate(rows) if "seeds" not in row and i and "seeds" in rows[i - 1]}
@@ -357,10 +355,10 @@ def name_corpus(config: Mapping) -> str:
 
 def describe_faults(models: Sequence[dict]) -> list[str]:
     """Sentences on models of which a comparison says nothing."""
-    counts = {name: sum(name in row for row in models) for name in ("above_unigram", "leaks", "rate_shortfall")}
     faults = {
         "above_unigram": "learnt nothing beyond token frequencies",
         "leaks": "lie below the floor, which no model can: they have seen their targets",
         "rate_shortfall": "masked less than nine tenths of what their rate asks for",
     }
+    counts = {name: sum(name in row for row in models) for name in faults}
     return [f"{count} of {len(models)} models {faults[name]}." for name, count in counts.items() if count]

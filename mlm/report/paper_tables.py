@@ -51,7 +51,6 @@ def compare_groups(runs: Sequence[dict], others: Sequence[dict], metrics: Mappin
     values = {"difference": list(map(operator.sub, *pair.compute_values())) if pair and pair.paired else []}
     seeds = [(a, b) for a in runs for b in others if a["config"]["seed"] == b["config"]["seed"]]
     for metric, column in metrics.items():
-        scores = [[evaluation_scores.index_scores(run).get(metric) for run in both] for both in seeds]
-        found = [[score.value for score in both if score and score.value is not None] for both in scores]
+        found = [evaluation_scores.collect_values(both, metric) for both in seeds]
         values[column.name] = [both[0] - both[1] for both in found if len(both) == 2]
     return {name: estimate_mean(differences) for name, differences in values.items() if differences}

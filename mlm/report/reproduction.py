@@ -21,7 +21,7 @@ import numpy as np
 
 from mlm.base import errors, files
 from mlm.base.estimates import EvaluationMetric, Score
-from mlm.report import evaluation_scores, milestone_curves, series, summary, table
+from mlm.report import evaluation_scores, series, summary, table
 from mlm.report.headline import Headline
 from mlm.report.pages import run_provenance
 from mlm.report.table import Column, NamedTable
@@ -93,18 +93,16 @@ def collect_figures(
         name: {score.name: estimate_figure(score, runs) for score in scores if series.is_common(runs, score)}
         for name, runs in series.group_runs(results).items()
     }
-    milestones = {
-        f", step {step}": milestone_curves.select_step(results, step) for step in milestone_curves.list_steps(results)
-    }
+    steps = evaluation_scores.list_steps(results)
+    milestones = {f", step {step}": evaluation_scores.select_step(results, step) for step in steps}
     for suffix, evaluated in {"": results, **milestones}.items():
         columns = evaluation_scores.build_columns(evaluated)
         for name, runs in series.group_runs(evaluated).items():
             found = estimate_evaluations(runs, columns)
             rows[name] |= {f"{column}{suffix}": figure for column, figure in found.items()}
-    starts = [result["provenance"][-1] for result in results if result.get("provenance")]
-    starts = [start for start in starts if "time" in start]
+    starts = [start for result in results for start in (result.get("provenance") or [])[-1:] if "time" in start]
     date = max((start["time"][:10] for start in starts), default=run_provenance.UNKNOWN)
-    shown = run_provenance.collect_provenance(results, series.group_name)
+    shown = run_provenance.collect_provenance(results)
     counts = {
         name: ", ".join(f"{value} ({table.format_count(len(runs), 'run')})" for value, runs in groups.items())
         for name, groups in shown.mixed.items()
@@ -113,8 +111,7 @@ def collect_figures(
     times = [[datetime.fromisoformat(start[end]) for end in ("time", "ended")] for start in starts if "ended" in start]
     hours = round(sum((end - start).total_seconds() / 3600 for start, end in times), 3)
     seeds = max(map(len, series.group_runs(results).values()))
-    origin = commit, date, device, hours, seeds
-    return Figures(experiment, scale, command, *origin, rows, evaluate, shown_table)
+    return Figures(experiment, scale, command, commit, date, device, hours, seeds, rows, evaluate, shown_table)
 
 
 def render_tables(
@@ -146,18 +143,17 @@ def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:
 
 def estimate_evaluations(runs: Sequence[dict], columns: Mapping[EvaluationMetric, Column]) -> dict[str, Figure]:
     """The figures of the evaluations that all runs have and whose error is known, by name."""
-    scores_by_run = [evaluation_scores.index_scores(run) for run in runs]
     figures = {}
     for metric, column in columns.items():
-        entries = [scores[metric] for scores in scores_by_run if metric in scores]
-        defined = [entry.value for entry in entries if entry.value is not None]
-        if len(defined) < len(runs):
+        values = evaluation_scores.collect_values(runs, metric)
+        if len(values) < len(runs):
             continue
-        values = entries[0].values if len(runs) == 1 else defined
-        if len(values) > 1:
-            figures[column.name] = average(values)
-        elif entries[0].error is not None:
-            figures[column.name] = Figure(defined[0], entries[0].error)
+        first = evaluation_scores.index_scores(runs[0])[metric]
+        spread = first.values if len(runs) == 1 else values
+        if len(spread) > 1:
+            figures[column.name] = average(spread)
+        elif first.error is not None:
+            figures[column.name] = Figure(values[0], first.error)
     return figures
 
 

@@ -5,7 +5,7 @@ Letters in array names: G groups, R masking rates.
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,22 +19,16 @@ from mlm.report.table import Column
 ROW_LABEL_WIDTH = 26  # characters in a line of a row's name
 MAX_CLASSES = 40  # of a matrix of predictions that is drawn
 PREDICTIONS = "Predictions on dev"
-LINE_NAME = {  # beside the top of a line, at the side where the plot has more room
-    "align": {"expr": "datum.reference > (domain('x')[0] + domain('x')[1]) / 2 ? 'right' : 'left'"}
-}
+# A name beside the top of a line stands at the side where the plot has more room.
+LINE_SIDE = {"expr": "datum.reference > (domain('x')[0] + domain('x')[1]) / 2 ? 'right' : 'left'"}
 
 
-def build_charts(
-    results: Sequence[dict],
-    rows: Sequence[dict],
-    columns: Sequence[Column],
-    group: Callable[[dict], str] = series.group_name,
-) -> list[RowChart]:
+def build_charts(results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column]) -> list[RowChart]:
     """All charts of rows for which the results of a sweep and its table have data."""
     return [
-        *build_heat_maps(results, group),
+        *build_heat_maps(results),
         *build_interval_charts(results, rows, columns),
-        *build_prediction_charts(results, group),
+        *build_prediction_charts(results),
     ]
 
 
@@ -44,20 +38,21 @@ def build_row_axis(names: Sequence[str], title: str | None = None) -> dict:
     return {"field": "row", "type": "ordinal", "title": title, "axis": {"labelExpr": label, **BARE}}
 
 
-def build_heat_maps(results: Sequence[dict], group: Callable[[dict], str]) -> list[RowChart]:
+def build_heat_maps(results: Sequence[dict]) -> list[RowChart]:
     """The primary score by masking rate, in cells that are bluer the further they are from the best of a column."""
     score = series.select_primary_score(results)
-    matrix = series.build_rate_matrix(results, score.name, group)
-    if not matrix.rates or len({group(result) for result in results}) > len(matrix.groups):
+    lines = charts.build_rate_chart(results, score).series
+    if len(lines) < len(series.group_runs(results)):
         return []
-    mean_GxR = np.array([[value.mean for value in values] for values in matrix.value_GxR])
+    names, percents = [line.name for line in lines], lines[0].x
+    mean_GxR = np.array([[value.mean for value in line.y] for line in lines])
     distance_GxR = abs(mean_GxR - (mean_GxR.max(0) if score.better > 0 else mean_GxR.min(0))).tolist()
     cells, rows = [], []
-    for row, (name, values, distances) in enumerate(zip(matrix.groups, matrix.value_GxR, distance_GxR, strict=True)):
-        for rate, value, distance in zip(matrix.rates, values, distances, strict=True):
+    for row, (line, distances) in enumerate(zip(lines, distance_GxR, strict=True)):
+        for percent, value, distance in zip(percents, line.y, distances, strict=True):
             texts = {"mean": format(value.mean, score.format), "bounds": table.format_bounds(value, score.format)}
-            cells.append({"row": row, "rate": f"{100 * rate:g}", "distance": distance, **texts})
-            rows.append({"group": name, "rate": 100 * rate, score.name: value})
+            cells.append({"row": row, "rate": f"{percent:g}", "distance": distance, **texts})
+            rows.append({"group": line.name, "rate": percent, score.name: value})
     best = "below the highest" if score.better > 0 else "above the lowest"
     note = f"bluer: further {best} of its column, which is bold"
     x = {"field": "rate", "type": "ordinal", "sort": None, "title": charts.RATE_TITLE}
@@ -66,15 +61,15 @@ def build_heat_maps(results: Sequence[dict], group: Callable[[dict], str]) -> li
     spec = {
         "title": {"text": wrap_text(charts.axis_title(score)), "subtitle": wrap_text(note)},
         "data": {"values": cells},
-        "height": 34 * len(matrix.groups),
-        "encoding": {"x": x | {"axis": {"labelAngle": 0, **BARE}}, "y": build_row_axis(matrix.groups, "trained as")},
+        "height": 34 * len(names),
+        "encoding": {"x": x | {"axis": {"labelAngle": 0, **BARE}}, "y": build_row_axis(names, "trained as")},
         "layer": [
             make_layer("cell", {"type": "rect", "color": HEAT}, {"fillOpacity": depth}),
             make_layer("mean", mean, {"text": {"field": "mean"}}),
             make_layer("bounds", {"type": "text", "fontSize": 9, "dy": 8}, {"text": {"field": "bounds"}}),
         ],
     }
-    min_width = 150 + 75 * len(matrix.rates)
+    min_width = 150 + 75 * len(percents)
     return [RowChart(f"{score.name}-matrix", "Training by evaluation", spec, rows, {"step": 66}, min_width)]
 
 
@@ -134,7 +129,7 @@ def draw_intervals(
     low_to_high = {"x": {"field": "low", **x}, "x2": {"field": "high"}}
     at = {"y": None, "x": {"field": "reference", **x}}
     line = {"type": "rule", "color": SOFT, "strokeDash": specs.REFERENCE_DASHES[0]}
-    name = {"type": "text", "color": SOFT, "y": {"expr": f"-6 - {LABEL_HEIGHT} * datum.level"}, **LINE_NAME}
+    name = {"type": "text", "color": SOFT, "y": {"expr": f"-6 - {LABEL_HEIGHT} * datum.level"}, "align": LINE_SIDE}
     layers = [
         make_layer("reference", line, at),
         make_layer("reference_name", name, at | {"text": {"field": "name"}}),
@@ -192,10 +187,10 @@ def to_estimate(cell) -> Estimate | None:
     return estimate if all(number is None or math.isfinite(number) for number in estimate) else None
 
 
-def build_prediction_charts(results: Sequence[dict], group: Callable[[dict], str]) -> list[RowChart]:
+def build_prediction_charts(results: Sequence[dict]) -> list[RowChart]:
     """A chart for each group whose runs were fine-tuned on classes or on numbers."""
     found = []
-    for name, members in series.group_runs(results, group).items():
+    for name, members in series.group_runs(results).items():
         content = members[0]
         if 1 < len(content.get("confusion", ())) <= MAX_CLASSES:
             found.append(build_confusion(name, content))

@@ -42,6 +42,11 @@ class Cells(NamedTuple):
     losses: list[np.ndarray]  # of each cell, by seed; the excess loss where the floor is known
     floor: float | None  # None: not known
 
+    def select(self, part: np.ndarray) -> "Cells":
+        """Returns the cells with these indices."""
+        losses = [self.losses[cell] for cell in part]
+        return Cells(self.parameters_P[part], self.tokens_P[part], self.flops_P[part], losses, self.floor)
+
     def mean_losses(self) -> np.ndarray:
         """Returns loss_P: the mean over seeds."""
         return np.array([values_S.mean() for values_S in self.losses])
@@ -222,40 +227,22 @@ def find_frontier(flops_P: np.ndarray, loss_P: np.ndarray) -> np.ndarray:
     return order[(loss_P[order] <= best_P) & np.append(True, np.diff(best_P) < 0)]
 
 
-class Break(NamedTuple):
-    """The frontier's exponent by the cells of small and of large compute, and the second less the first."""
-
-    small: Estimate
-    large: Estimate
-    difference: Estimate
-
-
-def compare_halves(cells: Cells) -> Break | None:
-    """Whether one law holds for all compute: the laws of the half of the cells with less compute, and of the other.
+def compare_halves(cells: Cells) -> dict[str, Estimate]:
+    """Whether one law holds for all compute: the frontier's exponent by the half of the cells with less compute
+    ("small"), by the other ("large"), and the second less the first ("break").
 
     The exponents of the measured frontier would differ even under one law, since sizes are few and the cells of most
-    compute are not compute-optimal. None where the floor is not known, or where a half has too few cells for a law.
+    compute are not compute-optimal. Empty where the floor is not known, or where a half has too few cells for a law.
     """
     if cells.floor is None:
-        return None
+        return {}
     order, half = np.argsort(cells.flops_P), len(cells.losses) // 2
-    small, large = (
-        fit_law(
-            cells._replace(
-                parameters_P=cells.parameters_P[part],
-                tokens_P=cells.tokens_P[part],
-                flops_P=cells.flops_P[part],
-                losses=[cells.losses[cell] for cell in part],
-            ),
-            fits_floor=False,
-        )
-        for part in (order[:half], order[-half:])
-    )
+    small, large = (fit_law(cells.select(part), fits_floor=False) for part in (order[:half], order[-half:]))
     if small is None or large is None:
-        return None
+        return {}
     read_exponent = lambda law: law.frontier_exponent
     change = estimate_number(lambda a, b: b.frontier_exponent - a.frontier_exponent, [small, large], positive=False)
-    return Break(small.estimate(read_exponent), large.estimate(read_exponent), change)
+    return {"small": small.estimate(read_exponent), "large": large.estimate(read_exponent), "break": change}
 
 
 def find_crossing(a: LawFit, b: LawFit, low: float, high: float) -> Estimate | None:

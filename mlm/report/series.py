@@ -1,4 +1,4 @@
-"""The data of a sweep's figures: lines and matrices, each value with its interval over a group of seeds.
+"""Runs by group and by the examples they were evaluated on, the scores they share, and lines of these for figures.
 
 A run is a dict: its result, with "evaluations", "summary" and "evaluation_scores" (of the trained model), "history"
 (the logged records) and "held_out" (columns by example, or None). A group is the runs that differ in their seed only.
@@ -6,24 +6,14 @@ A run is a dict: its result, with "evaluations", "summary" and "evaluation_score
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from mlm.base import config, fields
-from mlm.base.estimates import (
-    FRACTION,
-    UNBOUNDED,
-    Estimate,
-    Score,
-    clustered_interval,
-    estimate_mean,
-    read_first_score,
-    read_scores,
-    seed_range,
-)
+from mlm.base.estimates import Estimate, Score, estimate_mean, read_first_score, read_scores, seed_range
 
 EXCESS = "excess_nats"  # the column of the excess loss, the loss minus its floor
 # Config fields that determine the examples and masks.
@@ -49,24 +39,23 @@ class Series(NamedTuple):
     y: list[Estimate]
 
 
-class RateMatrix(NamedTuple):
-    """A value for each group and masking rate of the evaluation (a fraction)."""
-
-    groups: list[str]
-    rates: list[float]
-    value_GxR: list[list[Estimate]]
-
-
 def group_name(result: dict) -> str:
-    """The group of a run: the name of its directory without "-seedN" and fingerprint."""
-    return re.sub(r"(-seed\d+)?(-[0-9a-f]{6})?$", "", Path(result["config"]["workdir"]).name)
+    """The group of a run: as `assign_groups` set it, or the name of its directory without "-seedN" and fingerprint."""
+    folder = Path(result["config"]["workdir"]).name
+    return result.get("group", re.sub(r"(-seed\d+)?(-[0-9a-f]{6})?$", "", folder))
 
 
-def group_runs(results: Sequence[dict], group: Callable[[dict], str] = group_name) -> dict[str, list[dict]]:
+def assign_groups(experiment, results: Sequence[dict]) -> list[dict]:
+    """The runs, each with its "group" by the experiment's own rule, if it has one."""
+    group = getattr(experiment, "group", group_name)
+    return [result | {"group": group(result)} for result in results]
+
+
+def group_runs(results: Sequence[dict]) -> dict[str, list[dict]]:
     """Runs by the name of their group, in the order of the results."""
     members = {}
     for result in results:
-        members.setdefault(group(result), []).append(result)
+        members.setdefault(group_name(result), []).append(result)
     return members
 
 
@@ -122,18 +111,6 @@ def find_floor(results: Sequence[dict], name: str) -> Score | None:
         if math.isclose(values.get(score.name, math.nan), floor, abs_tol=1e-6)
     }
     return next((score for score in find_references(results, name) if score.reference in names), None)
-
-
-def find_leaks(result: dict) -> list[Score]:
-    """The excess losses of a run more than 3 standard errors below zero: without a leak by chance once in 700 runs."""
-    values = result["evaluation"]
-    return [
-        score
-        for score in read_scores(result)
-        if score.columns[0].endswith(EXCESS)
-        and score.name in values
-        and values[score.name] < -3 * values[f"{score.name}_se"]
-    ]
 
 
 def are_comparable(a: dict, b: dict) -> bool:
@@ -204,14 +181,6 @@ def probe_results(result: dict) -> dict[str, dict]:
     return result["evaluations"].get("grammar_probes", {})
 
 
-def collect_histories(results: Sequence[dict], group=group_name) -> dict[str, list[dict[int, dict]]]:
-    """The logged metrics of each group: for each seed, the merged records by step."""
-    return {
-        name: [merge_by_step(member["history"]) for member in members]
-        for name, members in group_runs(results, group).items()
-    }
-
-
 def merge_by_step(records: Sequence[dict]) -> dict[int, dict]:
     """One record per step, with the entries of all records of that step."""
     merged = {}
@@ -236,27 +205,6 @@ def build_curves(histories: dict[str, list[dict[int, dict]]], x: str, y: str) ->
     return lines
 
 
-def build_class_series(
-    results: Sequence[dict], probe: str, dimension: str = "distance", group=group_name
-) -> tuple[list[Series], Series]:
-    """Accuracy on a probe by class of `dimension`: a line for each group whose runs have it, and the Bayes optimum."""
-    probed = [result for result in results if dimension in probe_results(result).get(probe, {})]
-    members = {
-        name: [probe_results(run)[probe][dimension] for run in runs] for name, runs in group_runs(probed, group).items()
-    }
-    classes = probe_results(probed[0])[probe][dimension] if probed else []
-    names = [format_range(entry["low"], entry["high"]) for entry in classes]
-    has_one_seed = all(len(runs) == 1 for runs in members.values())
-
-    def estimate(entries):
-        if has_one_seed:  # the interval over items, else the range of seeds
-            return clustered_interval(entries[0]["accuracy"], entries[0]["accuracy_se"], entries[0]["items"])
-        return estimate_range([entry["accuracy"] for entry in entries])
-
-    lines = [Series(name, names, list(map(estimate, zip(*runs, strict=True)))) for name, runs in members.items()]
-    return lines, Series("Bayes optimum", names, [Estimate(entry["optimum"], None, None) for entry in classes])
-
-
 def estimate_range(values: Sequence[float] | np.ndarray) -> Estimate:
     """The mean with the lowest and highest seed; of one seed without bounds."""
     return seed_range(values) if len(values) > 1 else estimate_mean(values)
@@ -267,35 +215,6 @@ def format_range(low: int, high: int | None) -> str:
     if high is None:
         return f"≥{low}"
     return str(low) if low == high else f"{low}\N{EN DASH}{high}"
-
-
-def build_rate_matrix(results: Sequence[dict], score_name: str, group=group_name) -> RateMatrix:
-    """A score of each group at each masking rate at which all runs were evaluated."""
-    evaluated = [
-        result for result in results if any(score_name in values for values in evaluations_by_rate(result).values())
-    ]
-    shared = sorted(set.intersection(*(set(evaluations_by_rate(result)) for result in evaluated))) if evaluated else []
-    is_share = any(score.name == score_name and score.share for score in collect_scores(evaluated))
-    bounds = FRACTION if is_share else UNBOUNDED
-    value_GxR = {
-        name: [estimate_mean((evaluations_by_rate(run)[rate][score_name] for run in seeds), bounds) for rate in shared]
-        for name, seeds in group_runs(evaluated, group).items()
-    }
-    return RateMatrix([*value_GxR], shared, [*value_GxR.values()])
-
-
-def build_rate_series(results: Sequence[dict], score_name: str, group=group_name) -> tuple[list[Series], Series | None]:
-    """A line per group by the masking rate of the evaluation in per cent, and the line of the floor if it is known."""
-    matrix = build_rate_matrix(results, score_name, group)
-    percents = [100 * rate for rate in matrix.rates]
-    lines = [Series(name, percents, values) for name, values in zip(matrix.groups, matrix.value_GxR, strict=True)]
-    floor = find_floor(results, score_name)
-    if floor is None or not lines:
-        return lines, None
-    values = reference_by_rate(results, floor)
-    if not values.keys() >= set(matrix.rates):
-        return lines, None
-    return lines, Series(floor.reference, percents, [Estimate(values[rate], None, None) for rate in matrix.rates])
 
 
 def reference_by_rate(results: Sequence[dict], reference: Score) -> dict[float, float]:

@@ -11,13 +11,12 @@ from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.report import evaluation_scores, run_columns, series
 from mlm.report.table import Column, score_column
 
-COST_COLUMNS = (
-    Column("seeds", "seeds", ",d"),
-    Column("parameters", "parameters", ",d"),
-    Column("flops", "training FLOPs", ".2e"),
-    Column("predictions", "predictions", ".3g"),
-    Column("sources", "sources"),
-)
+COST_COLUMNS: dict[Column, Callable[[Sequence[dict]], float]] = {  # with the cell of a group of runs
+    Column("seeds", "seeds", ",d"): len,
+    Column("parameters", "parameters", ",d"): lambda seeds: seeds[0]["parameters"],
+    Column("flops", "training FLOPs", ".2e"): lambda seeds: seeds[0]["flops"],
+    Column("predictions", "predictions", ".3g"): lambda seeds: sum(run["predictions"] for run in seeds) / len(seeds),
+}
 EVALUATION_SET = "evaluation_set"
 RATE_COLUMNS = (
     Column("target_rate", "masking rate, target", ".4f"),
@@ -30,6 +29,7 @@ RATE_COLUMNS = (
     ),
 )
 MIN_RATE_DIFFERENCE = 0.01  # of the target
+PHASE_SIZES = ("shares", "batch_size", "seq_len")  # whose product is as a phase's tokens
 
 
 def build_table(
@@ -80,6 +80,7 @@ def build_table(
         *MARKS,
         Column(EVALUATION_SET, "evaluation set", note=note),
         *COST_COLUMNS,
+        Column("sources", "sources"),
         *(() if has_own_rates else RATE_COLUMNS),
         *build_score_columns(results),
         *evaluations.values(),
@@ -122,9 +123,6 @@ def add_masking_rates(rows: Sequence[dict], groups: Sequence[Sequence[dict]]) ->
     return [row | cells for row, cells in zip(rows, rates, strict=True)]
 
 
-PHASE_SIZES = ("shares", "batch_size", "seq_len")  # whose product is as a phase's tokens
-
-
 def compute_target_rate(config: dict) -> float:
     """The masking rate of a config: the mean over training, which is halfway for every schedule."""
     rate = config["mask.rate"]
@@ -143,18 +141,22 @@ def evaluation_set_cell(runs: Sequence[dict], sets: Sequence[series.EvaluationSe
 
 def mark_cells(seeds: Sequence[dict]) -> dict:
     """The cells of MARKS of a group: of each run that has the mark its seed, and why."""
-    cells = {}
-    for column, describe in MARKS.items():
-        if marks := [f"seed {run['config'].get('seed')}: {reason}" for run in seeds for reason in describe(run)]:
-            cells[column.name] = "; ".join(marks)
-    return cells
+    marks = {
+        column.name: [f"seed {run['config'].get('seed')}: {reason}" for run in seeds for reason in describe(run)]
+        for column, describe in MARKS.items()
+    }
+    return {name: "; ".join(reasons) for name, reasons in marks.items() if reasons}
 
 
 def describe_leaks(run: dict) -> list[str]:
-    """The excess losses of a run below a floor."""
+    """The excess losses of a run more than 3 standard errors below zero: without a leak by chance once in 700 runs."""
     values = run["evaluation"]
     return [
-        f"{score.name} {values[score.name]:+.3f} ± {values[f'{score.name}_se']:.3f}" for score in series.find_leaks(run)
+        f"{score.name} {values[score.name]:+.3f} ± {values[f'{score.name}_se']:.3f}"
+        for score in read_scores(run)
+        if score.columns[0].endswith(series.EXCESS)
+        and score.name in values
+        and values[score.name] < -3 * values[f"{score.name}_se"]
     ]
 
 
@@ -246,12 +248,7 @@ def rate_column(rate: float) -> str:
 def build_group_cells(seeds: Sequence[dict], primary: Score) -> dict:
     """The cells of a group: costs, scores, and the primary score at each masking rate."""
     evaluations = [result["evaluation"] for result in seeds]
-    row = {
-        "seeds": len(seeds),
-        "parameters": seeds[0]["parameters"],
-        "flops": seeds[0]["flops"],
-        "predictions": sum(result["predictions"] for result in seeds) / len(seeds),
-    }
+    row: dict = {column.name: measure(seeds) for column, measure in COST_COLUMNS.items()}
     if sources := seeds[0].get("sources"):
         parts = (f"{name} {own['share']:.0%} ({own['epochs']:.3g} epochs)" for name, own in sources.items())
         row["sources"] = ", ".join(parts)

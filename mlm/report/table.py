@@ -22,6 +22,7 @@ PERCENT = "percent"  # a format: a share in per cent, whose sign the title has
 P_VALUE = "p_value"  # a format: a probability, of which no more is shown than that it is small
 SPACE = 3  # characters between two columns on a terminal
 EN_DASH = "\N{EN DASH}"
+RANGE = f"(a{EN_DASH}b)"  # how a range is written
 
 
 class Column(NamedTuple):
@@ -115,28 +116,21 @@ def format_quantity(count: float) -> str:
 
 
 def format_bounds(value: Estimate, form: str) -> str:
-    """The bounds after a mean: ± half-width, [low, high] of an asymmetric interval, or (low-high) of a range."""
+    """The bounds after a mean, if there are some: ± half-width, [low, high] of an asymmetric interval, or a range."""
     if value.low is None or value.high is None:
         return ""
-    low, high = format_number(value.low, form), format_number(value.high, form)
-    if isinstance(value, SeedRange):
+    low, high, sign = format_number(value.low, form), format_number(value.high, form), bounds_sign(value)
+    if sign == RANGE:
         return f" ({low}{' to ' if value.low < 0 else EN_DASH}{high})"
-    return f" ± {format_number(value.mean - value.low, form)}" if is_symmetric(value) else f" [{low}, {high}]"
-
-
-def is_symmetric(value: Estimate) -> bool:
-    """Whether the mean is in the middle of the interval."""
-    if value.low is None or value.high is None:
-        return False
-    below, above = value.mean - value.low, value.high - value.mean
-    return type(value) is Estimate and math.isclose(below, above, rel_tol=1e-9, abs_tol=1e-12)
+    return f" ± {format_number(value.mean - value.low, form)}" if sign == "±" else f" [{low}, {high}]"
 
 
 def bounds_sign(value: Estimate) -> str:
-    """How `format_bounds` writes the bounds."""
-    if isinstance(value, SeedRange):
-        return f"(a{EN_DASH}b)"
-    return "±" if is_symmetric(value) else "[a, b]"
+    """How `format_bounds` writes the bounds that a value has."""
+    assert value.low is not None and value.high is not None
+    below, above = value.mean - value.low, value.high - value.mean
+    is_symmetric = type(value) is Estimate and math.isclose(below, above, rel_tol=1e-9, abs_tol=1e-12)
+    return RANGE if isinstance(value, SeedRange) else "±" if is_symmetric else "[a, b]"
 
 
 def collect_notes(rows: Sequence[dict], columns: Sequence[Column]) -> list[str]:
@@ -208,9 +202,7 @@ def print_paragraph(text: str) -> None:
 
 
 def measure_column(rows: Sequence[dict], column: Column, *, by_word: bool = False) -> int:
-    """The characters that a column needs on a terminal, where its title takes a line for each word; by_word: so do its
-    cells.
-    """
+    """The characters of a column's widest cell, or of a word of its title; by_word: of a word of its cells."""
     cells = [format_cell(row.get(column.name), column.format) for row in rows]
     return max(map(len, (*column.title.split(), *(" ".join(cells).split() if by_word else cells))))
 

@@ -53,7 +53,7 @@ def check_table(experiment, points: Sequence[config.Config]) -> None:
             if hasattr(experiment, "charts"):
                 experiment.charts(results)
             if hasattr(experiment, "claims"):
-                experiment.claims(list(series.group_runs(results, getattr(experiment, "group", series.group_name))))
+                experiment.claims(list(series.group_runs(series.assign_groups(experiment, results))))
         with user_code.report_errors("experiment", path, loading=True):  # the file's, though the line is ours
             for rows, columns in shown:
                 table.to_markdown(rows, columns)

@@ -1,7 +1,9 @@
 """The provenance of the runs of a page: commit, versions, devices and dates, and in which of them the runs differ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from mlm.report import series
 
 UNKNOWN, NONE = "not known", "none"
 MAX_NAMED_FILES = 5  # changed files of a run that are listed
@@ -18,15 +20,15 @@ class RunProvenance(NamedTuple):
     end_times: list[str]
 
 
-def collect_provenance(results: Sequence[dict], group: Callable[[dict], str]) -> RunProvenance:
-    """The provenance of runs, each with "provenance", a record per start; group: the name of a run's group."""
+def collect_provenance(results: Sequence[dict]) -> RunProvenance:
+    """The provenance of runs, each with "provenance", a record per start."""
     starts = [result.get("provenance") or [{}] for result in results]
     runs = [describe_run(records) for records in starts]
     same, mixed = {}, {}
     for name in dict.fromkeys(name for run in runs for name in run):
         groups = {}
         for run, result in zip(runs, results, strict=True):
-            groups.setdefault(run.get(name, UNKNOWN), []).append(group(result))
+            groups.setdefault(run.get(name, UNKNOWN), []).append(series.group_name(result))
         if len(groups) == 1:
             same[name] = next(iter(groups))
         else:

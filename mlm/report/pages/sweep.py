@@ -19,7 +19,7 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
 import collections
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +30,9 @@ from mlm.base.files import write_text
 from mlm.report import (
     charts,
     compare,
+    evaluation_scores,
     expected_best,
     figures,
-    milestone_curves,
     pages,
     paper_tables,
     row_charts,
@@ -83,34 +83,33 @@ class Findings(NamedTuple):
 
 def collect_findings(experiment, results: Sequence[dict]) -> Findings:
     """The findings of finished runs, at least one, as in report/series.py."""
-    group = getattr(experiment, "group", series.group_name)
-    found = collect_tables(experiment, results)
+    found, runs = collect_tables(experiment, results), series.assign_groups(experiment, results)
     plots = [
-        *charts.build_charts(results, group),
-        *milestone_curves.build_charts(results, group),
-        *row_charts.build_charts(results, found.rows, make_readable(found.columns, results), group),
+        *charts.build_charts(runs),
+        *evaluation_scores.build_milestone_charts(runs),
+        *row_charts.build_charts(runs, found.rows, make_readable(found.columns, results)),
         *(experiment.charts(results) if hasattr(experiment, "charts") else ()),
     ]
     searches = {}
-    for scale, search, rows in iterate_searches(experiment, series.group_runs(results, group)):
-        chart = expected_best.build_chart(rows, search.score)
+    for scale, search in select_searches(experiment, series.group_runs(runs)).items():
+        chart = expected_best.build_chart(search)
         plots.append(chart._replace(y_name=f"{chart.y_name}-{scale}"))
         trials = [
-            {"series": name, "values": {**values, search.score: float(score)}}
-            for name, row in rows.items()
-            for values, score in zip(row.values, row.score_T, strict=True)
+            {"series": name, "values": {**trial.values, search.score: float(score)}}
+            for name, row in search.rows.items()
+            for trial, score in zip(row.trials, expected_best.collect_scores(row, search.better), strict=True)
         ]
         searches[f"trials-{scale}"] = {"title": f"Search ({scale})", "better": search.better, "trials": trials}
     sizes = run_columns.describe_sizes(results)
     facet = getattr(experiment, "facet", lambda run: sizes[run["config"]["model.size"]])
-    facets = charts.find_facets(results, group, facet)
+    facets = charts.find_facets(runs, facet)
     return found._replace(charts=[charts.split_chart(chart, facets) for chart in plots], searches=searches)
 
 
 def collect_tables(experiment, results: Sequence[dict]) -> Findings:
     """The findings without charts, in a fraction of the time."""
-    group = getattr(experiment, "group", series.group_name)
-    groups = series.group_runs(results, group)
+    runs = series.assign_groups(experiment, results)
+    groups = series.group_runs(runs)
     rows, columns = table.add_paper_differences(*experiment.table(results))
     plan_claims = getattr(experiment, "claims", None)
     families, planned = compare.rank_families(groups), plan_claims and plan_claims(list(groups))
@@ -122,32 +121,30 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
     )
     tables = [*experiment.tables(results)] if hasattr(experiment, "tables") else []
     experiment_tables = [one.stem for one in tables]
-    for scale, search, searched in iterate_searches(experiment, groups):
+    for scale, search in select_searches(experiment, groups).items():
         caption = f"Trials of each row, at rungs {', '.join(f'{rung:g}' for rung in search.rungs)} of its length."
-        content = expected_best.build_table(searched, search.score)
-        tables.append(NamedTable(f"search-{scale}", f"Search ({scale})", caption, *content))
+        tables.append(NamedTable(f"search-{scale}", f"Search ({scale})", caption, *expected_best.build_table(search)))
     caption = "Means over seeds of the models at their milestones."
-    content = milestone_curves.build_table(results, group)
-    tables.append(NamedTable("milestones", milestone_curves.TOPIC, caption, *content))
+    content = evaluation_scores.build_milestone_table(runs)
+    tables.append(NamedTable("milestones", evaluation_scores.MILESTONES, caption, *content))
     tables.append(paper_tables.build_table(getattr(experiment, "PAPER_TABLES", ()), groups))
     claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
     first = build_headline(results, rows, columns, groups, families)
     return Findings(rows, columns, claims_table, first, [entry for entry in tables if entry.rows], experiment_tables)
 
 
-def iterate_searches(
-    experiment, groups: Mapping[str, Sequence[dict]]
-) -> Iterator[tuple[str, Any, dict[str, expected_best.SearchedRow]]]:
-    """The scale, search (mlm/experiment/searches.py) and rows of each search whose choices some groups of runs have."""
+def select_searches(experiment, groups: Mapping[str, Sequence[dict]]) -> dict[str, Any]:
+    """The searches (mlm/experiment/searches.py) by scale, each with the rows whose choices a group of runs has."""
+    found = {}
     for scale, search in getattr(experiment, "SEARCHES", {}).items():
-        rows = {}
-        for name, row in search.rows.items():
-            if name in groups and row.chosen.items() <= groups[name][0]["config"].items():
-                score_T = expected_best.fill_scores([trial.scores for trial in row.trials], search.better)
-                values = [trial.values for trial in row.trials]
-                rows[name] = expected_best.SearchedRow(row.chosen, row.ranges, score_T, search.better, values)
+        rows = {
+            name: row
+            for name, row in search.rows.items()
+            if name in groups and row.chosen.items() <= groups[name][0]["config"].items()
+        }
         if rows:
-            yield scale, search, rows
+            found[scale] = search._replace(rows=rows)
+    return found
 
 
 def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
@@ -179,9 +176,9 @@ def write_page(root: Path, experiment, findings: Findings, results: Sequence[dic
 def render_page(name: str, experiment, findings: Findings, results: Sequence[dict], num_points: int) -> str:
     """The HTML page of the sweep `name`."""
     question, _, rest = (experiment.__doc__ or name).partition("\n\n")
+    results = series.assign_groups(experiment, results)
     same, different = split_settings(results)
-    group = getattr(experiment, "group", series.group_name)
-    provenance = run_provenance.collect_provenance(results, group)
+    provenance = run_provenance.collect_provenance(results)
     styles = specs.assign_styles(findings.charts)
     return pages.render(
         "sweep.html",
@@ -202,7 +199,7 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         figure_endings=figures.ENDINGS,
         same=same,
         provenance=provenance,
-        runs=collect_runs(results, different, provenance, group) if results else [],
+        runs=collect_runs(results, different, provenance) if results else [],
         drawings=figures.collect_drawings(findings.charts, styles, findings.searches),
         vega=figures.bundle_vega() if findings.charts else "",
         collect_notes=table.collect_notes,
@@ -255,10 +252,7 @@ def format_setting(result: dict, name: str) -> str:
 
 
 def collect_runs(
-    results: Sequence[dict],
-    different: Mapping[str, str | None],
-    provenance: run_provenance.RunProvenance,
-    group: Callable[[dict], str],
+    results: Sequence[dict], different: Mapping[str, str | None], provenance: run_provenance.RunProvenance
 ) -> list[RunColumn]:
     """The columns of the table of runs: the name, scores, config fields that differ, costs, provenance and times."""
 
@@ -281,7 +275,7 @@ def collect_runs(
     names = [Path(result["config"]["workdir"]).name for result in results]
     return [
         RunColumn("run", "run", "", names),
-        RunColumn("group", "group", "group", list(map(group, results))),
+        RunColumn("group", "group", "group", list(map(series.group_name, results))),
         *measure("score", scores),
         *configs,
         *measure("cost", COST_COLUMNS),
