@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from mlm.base import errors
 from mlm.base.flag import Flag
@@ -61,7 +62,7 @@ def print_plan(sweep) -> None:
         print("Some points compute in float32, whose peak is lower; model.dtype=bfloat16 is faster.")
 
 
-def measure_machine(configs, args, stack: contextlib.ExitStack):
+def measure_machine(configs, args, stack: contextlib.ExitStack) -> tuple[Accelerator, dict[str, Any], str]:
     """This machine, which it measures until the stack closes, with more options of a plan for it, and a note on it."""
     from mlm.launch.sweep import local_timing
 
@@ -82,7 +83,7 @@ def measure_machine(configs, args, stack: contextlib.ExitStack):
     return accelerator, {"measure_step": timing.measure_step}, note
 
 
-def find_devices(args):
+def find_devices(args) -> tuple[Accelerator, dict[str, Any], str]:
     """An accelerator that need not be here, with more options of a plan for it, and a note on it."""
     from mlm.launch.sweep import target_compiler
 

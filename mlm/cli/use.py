@@ -229,7 +229,7 @@ def predict(args, load) -> Iterator[dict]:
         text for text in args.texts if os.path.isfile(text) or (records.has_known_ending(text) and " " not in text)
     ]
     expected = "texts, or one table that is there; --file=FILE reads texts"
-    errors.require(is_table or not named, "predict", ", ".join(named), expected)
+    errors.require(is_table or not named, "predict", named[0] if named else "", expected)
     texts = [] if is_table else read_texts(args.texts, args.file)
     from mlm.inference import prediction
 

@@ -44,7 +44,7 @@ class SubprocessWorker:
         self.arguments = platform, setup
         self.started: tuple[Any, Any] | None = None  # the process, and our end of its pipe
 
-    def call(self, function: Callable, *arguments, timeout: float | None = None):
+    def call(self, function: Callable, *arguments, timeout: float | None = None) -> Any:
         """function(*arguments). Raises ConfigError as it does; WorkerEnded for any other end, or after `timeout` s."""
         self.started = process, pipe = self.started or start_process(_serve_calls, *self.arguments, daemon=True)
         try:
