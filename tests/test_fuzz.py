@@ -1,6 +1,5 @@
 """Inputs that a user could get wrong end in one line and create nothing."""
 
-import functools
 import importlib
 import inspect
 import os
@@ -202,8 +201,8 @@ def test_every_argument_refuses_what_is_no_path_number_or_list(folder, parser):
     for action in parser._actions:
         is_path = str(action.metavar or action.dest).upper().removesuffix(",...") in cli.PATH_METAVARS
         values = [*paths, f"{paths[0]},{paths[0]}"] if is_path and action.dest != "config" else []
-        is_list = isinstance(action.type, functools.partial)
-        values += NO_NUMBERS if isinstance(action.type, cli.Number) else ["1,,2", ",1"] * is_list
+        reader = getattr(action.type, "func", None)
+        values += NO_NUMBERS if reader is cli.parse_bounded else ["1,,2", ",1"] * (reader is cli.split_values)
         for value in values:
             assert_refused(
                 [action.option_strings[-1] if action.option_strings else action.metavar], parse, parser, action, value
