@@ -41,7 +41,13 @@ CONFIG = Flag("config", "", "Python file whose get_config() returns the base con
 PRINT_CONFIG = Flag(
     "print_config", False, "print the value of each config field and where it comes from; train nothing"
 )
-HOURS = Flag("hours", 24.0, "time limit of a job (24), which is queued again and goes on from what is saved")
+HOURS = Flag(
+    "hours",
+    24.0,
+    "time limit of a job (24), which is queued again and goes on from what is saved",
+    low=0.05,
+    high=24 * 365,
+)
 DRY_RUN = Flag("dry_run", False, "print the files that would be submitted; write nothing")
 NO_TUNE_MALLOC = Flag(  # read by entry.py, before any import
     "no-tune_malloc", False, "do not tune malloc (tuned, it is faster and never returns memory to the system)"

@@ -280,7 +280,16 @@ def continue_prompts(model: types.Model, params, ids_BxL, *, sampler_args=None, 
     return decode_tokens(**prefill(model, params, ids_BxL, **lengths), select_token=select_token)
 
 
-def decode_beams(model: types.Model, params, ids_BxL, source=None, *, num_beams, length_penalty="mean", **lengths):
+def decode_beams(
+    model: types.Model,
+    params,
+    ids_BxL,
+    source: types.Tokens | None = None,
+    *,
+    num_beams: int,
+    length_penalty: str = "mean",
+    **lengths,
+) -> BeamSearchResult:
     """Beam search as `search_beams` does it; other arguments as for `prefill`."""
     arguments = prefill(model, params, ids_BxL, source, **lengths)
     return search_beams(**arguments, num_beams=num_beams, length_penalty=length_penalty)

@@ -74,9 +74,9 @@ class LanguageModel:
         model.fill_mask("the [MASK] milks the old cow .")[0][0].token
 
     Each method takes one text or a list of texts. One text returns one answer, a list returns a list of answers in the
-    same order. A [MASK] in a text is the mask token. Texts longer than `length` tokens are truncated. A method's
-    `batch_size` is the number of sequences of full length in a batch; None: that of the model. An argument that is
-    wrong, or a method that the model does not support, raises mlm.base.errors.ConfigError, whose message is one line.
+    same order. A [MASK] in a text is the mask token. Texts longer than `length` tokens are truncated. An argument that
+    is wrong, or a method that the model does not support, raises mlm.base.errors.ConfigError, whose message is one
+    line.
 
     Token ids and the columns of `logits` are numbered as in the Hugging Face folder that the vocabulary came from, else
     as the run numbers them: `vocab` lists the entries by id. `tokenizer` and `params` number the special tokens first.
@@ -123,6 +123,11 @@ class LanguageModel:
     def fill_mask(self, text: str | Sequence[str], top_k: int = 5, batch_size: int | None = None) -> Any:
         """Predicts the token of each [MASK]. Where a text has several, the others stay masked.
 
+        Args:
+            text: a text with [MASK], or several.
+            top_k: how many tokens for each [MASK].
+            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
+
         Returns:
             list: for a text an entry for each [MASK], the list of its `top_k` likeliest tokens (MaskPrediction), the
             likeliest first; for a list of texts a list of these.
@@ -164,10 +169,12 @@ class LanguageModel:
         """Computes embeddings of texts. [CLS] and [SEP] count as tokens.
 
         Args:
+            text: a text, or several.
             layer: whose states to use: 1 is the first layer, -1 the last, 0 the embeddings below the first.
             pooling: "mean" of the tokens' states, the state of the "first" or the "last" token, or None for those of
                 all tokens; "": that which the model's embeddings were trained by (objective contrastive), else "mean".
             normalize: scales each vector to length 1.
+            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
 
         Returns:
             float32: D numbers for a text, an array SxD for S texts, 0xD for none. With pooling=None an array TxD for
@@ -206,6 +213,9 @@ class LanguageModel:
         """Finds the candidates whose embeddings have the largest cosine with that of the text.
 
         Args:
+            text: a text, or several.
+            candidates: the texts to search.
+            top_k: how many candidates to return.
             layer: as in `encode`.
             pooling: as in `encode`, not None.
 
@@ -225,11 +235,18 @@ class LanguageModel:
         return answers[0] if is_single else answers
 
     def logits(self, text: str | Sequence[str], batch_size: int | None = None) -> Any:
-        """Computes the output layer's logits, of a model of masked tokens, at all tokens of each text.
+        """Computes the output layer's logits at all tokens of each text.
+
+        Args:
+            text: a text, or several.
+            batch_size: texts of full length in a batch; None: `batch_size` of the model.
 
         Returns:
             float32: for each text an array TxV, whose row i belongs to the token `tokenize(text)[i]`, column j to
             the entry `vocab[j]`.
+
+        Raises:
+            ConfigError: the model was not trained to predict masked tokens.
         """
         self._require_masked_predictions("logits")
         texts, is_single = _listed(text)
@@ -244,14 +261,19 @@ class LanguageModel:
     ) -> Any:
         """Computes the pseudo-log-likelihood of each text: the sum of the log-probabilities of its tokens, each masked.
 
-        The model is one of masked tokens. A [MASK] in a text stays masked and has no log-probability.
+        A [MASK] in a text stays masked and has no log-probability.
 
         Args:
+            text: a text, or several.
             metric: "pll" masks each token alone (Salazar et al. 2020); "pll_word_l2r" also masks the tokens after it in
                 its word (Kauf and Ivanova 2023).
+            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
 
         Returns:
             Nats: a number for a text, an array for a list.
+
+        Raises:
+            ConfigError: the model was not trained to predict masked tokens.
         """
         self._require_masked_predictions("pseudo_log_likelihood")
         texts, is_single = _listed(text)
@@ -273,13 +295,18 @@ class LanguageModel:
         of the text. A masked model reads all but the token: the sum is the negative pseudo-log-likelihood.
 
         Args:
+            text: a text, or several.
             by: what has a surprisal: the words between white space, the tokens, or the whole text.
             metric: of a masked model, as in `pseudo_log_likelihood`; "causal": a hybrid model reads from left to right.
+            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
             overlap: of a text longer than `length`, how many tokens a window repeats of the one before, so that each
                 token is conditioned on at least so many; None: half a window. A masked model reads each part alone.
 
         Returns:
             For a text a list of Surprisal, with the places of each in the text. For a list of texts a list of these.
+
+        Raises:
+            ConfigError: the model was not trained to predict the tokens of a text.
         """
         texts, is_single = _listed(text)
         answers = surprisal.compute_surprisal(self, texts, by, metric, batch_size, overlap)
@@ -307,6 +334,9 @@ class LanguageModel:
 
         Returns:
             A Prediction for each text; of a tagger a list with one for each word.
+
+        Raises:
+            ConfigError: the model was fine-tuned for neither classification, regression nor tagging.
         """
         return prediction.predict_labels(self, text)
 
@@ -345,6 +375,9 @@ class LanguageModel:
 
         Returns:
             A list of GeneratedText for each prompt.
+
+        Raises:
+            ConfigError: the model does not support a setting.
         """
         prompts, is_single = _listed(prompt)
         search = num_beams, length_penalty, unmask_order, tokens_per_step, seed
@@ -360,14 +393,19 @@ class LanguageModel:
         length_penalty: Literal["none", "mean", "wu"] = "mean",
         num_return_sequences: int = 1,
     ) -> Any:
-        """Translates with beam search, by a model of parallel text.
+        """Translates with beam search.
 
         Args:
+            source: a text to translate, or several.
+            num_beams: beams of the search.
             length_penalty: as in `generate`.
             num_return_sequences: translations for each source, at most `num_beams`.
 
         Returns:
             A list of GeneratedText for each source, the best first.
+
+        Raises:
+            ConfigError: the model was not trained on parallel text.
         """
         sources, is_single = _listed(source)
         answers = generation.translate_texts(
@@ -431,8 +469,9 @@ class LanguageModel:
 
 def _listed(text: str | Sequence[str], name: str = "text") -> tuple[list[str], bool]:
     """The texts as a list, and whether there was a single one."""
+    is_single = isinstance(text, str)
     errors.require(isinstance(text, Iterable), name, text, "a text, or several")
     texts = [text] if isinstance(text, str) else list(text)
     for each in texts:
         errors.require(isinstance(each, str), name, each, "a text")
-    return texts, isinstance(text, str)
+    return texts, is_single

@@ -1,6 +1,7 @@
 """Feedforward encoders: a deep MLP at each token over the embeddings of its neighbors.
 
-Cells: window concatenates the embeddings in order (Bengio et al. 2003); bag takes their mean.
+With the context "bidirectional" the token itself is left out; with "causal" and "mixed" it is the last token of the
+left context. Cells: window concatenates the embeddings in order (Bengio et al. 2003); bag takes their mean.
 """
 
 import functools

@@ -237,9 +237,10 @@ def corrupt_tokens(
     and the rest stay (BERT, Devlin et al. 2019, section 3.1; the count: Wettig et al. 2022). Rates and shares may be
     traced.
 
-    An example has `num_masks` disjoint masks, of which this call makes one. Of its tokens
-    floor(predict_rate / num_masks * eligible + U) are predicted, with the same U(0,1): one mask so predicts a random
-    part of what it corrupts; several predict more than each corrupts, for a pass through the model each.
+    An example has `num_masks` disjoint masks, of which this call makes one: each corrupts exactly
+    floor(rate * eligible + U) tokens, of which floor(predict_rate / num_masks * eligible + U) are predicted, with the
+    same U(0,1). One mask so predicts a random part of what it corrupts; several predict more than each corrupts, for a
+    pass through the model each. The output layer works on all slots, predicted or not.
 
     Args:
         rate: share of the eligible tokens to corrupt; None: any number from 1 to all, each equally likely.

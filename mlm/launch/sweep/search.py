@@ -4,7 +4,10 @@ Pruning is successive halving (Jamieson & Talwalkar 2016), and each rung trains 
 (docs/guides/sweep.md). To go on from a checkpoint costs less, but then trials would be compared before their decay:
 a high rate looks worse there than it is at its end, where most of its gain is made, and whoever warms up longer looks
 later than it will be. What a short run cannot show stays a bias of all pruning: recipes that are best for short runs
-pass. The rungs are written beside the choice for that reason. Each trial has a seed of its own, of no table, so that
+pass. The rungs are written beside the choice for that reason.
+
+The table never reads what chose: trials of the built-in language have documents of another seed, in training too; those
+of text are held out from the train split (data.search_fraction). Each trial has a seed of its own, of no table, so that
 the trials of a row are independent draws, as the expected best of k trials supposes.
 """
 

@@ -131,8 +131,9 @@ def export_tensors(
             num_missing = config_json.get("max_position_embeddings", len(x)) - len(x)
             x = np.concatenate([exported.get(mapping.name, np.zeros((num_missing, x.shape[1]), x.dtype)), x])
         exported[mapping.name] = x
-    if architecture.lm_head_bias and has_lm_head and not is_tied:  # the name in transformers 4, which 5 does not read
-        exported.setdefault(architecture.lm_head_bias, exported[f"{architecture.decoder}.bias"])
+    bias = exported.get(f"{architecture.decoder}.bias")
+    if architecture.lm_head_bias and bias is not None and not is_tied:  # its name in transformers 4, which 5 ignores
+        exported.setdefault(architecture.lm_head_bias, bias)
     return exported
 
 
