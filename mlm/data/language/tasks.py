@@ -154,8 +154,8 @@ def _infer_tags(language: Language, given: Sequence[Example]) -> np.ndarray:
 def _score_labels(label_C: Sequence[str], given: Sequence[Example], share_KxC: np.ndarray) -> OptimalScore:
     """The likeliest label of each example, or the likeliest class of each hidden word."""
     labels = [[one.label] if isinstance(one.label, str) else list(filter(None, one.label)) for one in given]
-    true_K = np.array([label_C.index(label) for label in itertools.chain.from_iterable(labels)])
-    weight_N = np.array(list(map(len, labels)))
+    true_K = np.array([label_C.index(label) for label in itertools.chain.from_iterable(labels)], int)
+    weight_N = np.array(list(map(len, labels)), int)
     example_K = np.repeat(np.arange(len(given)), weight_N)
     values_2xK = share_KxC.argmax(1) == true_K, share_KxC.max(1)
     right_N, expected_N = (np.bincount(example_K, value_K, len(given)) for value_K in values_2xK)

@@ -85,6 +85,7 @@ def read_documents(data: config.Data, split: str, shard: Shard | None = None) ->
     Raises errors.ConfigError for a corpus that is missing, unreadable, or has no document in the split. Bytes that are
     not UTF-8, empty documents, and training documents left out because they are held out are counted in a warning.
     """
+    errors.require_one_of("split", split, SPLITS)
     if shard is None:
         return (document.text for document in _read_split(data, split))
     is_elsewhere = split == "validation" and data.validation_path and not data.search_fraction and not shard.is_first
@@ -151,6 +152,7 @@ def read_running_text(data: config.Data, split: str) -> Iterator[str]:
     characters; with config.data.search_fraction that share of the rest, at its end. Raises ConfigError for a file that
     is missing or unreadable, and for a split without text.
     """
+    errors.require_one_of("split", split, SPLITS)
     if data.sources:
         for _, source in sources.list_sources(data):
             yield from read_running_text(source, split)

@@ -128,7 +128,10 @@ def compute_mutual_information(first_T: np.ndarray, second_T: np.ndarray) -> flo
 
 
 def measure_perplexities(words_PxL: np.ndarray, vocab_size: int) -> dict[str, float]:
-    """Perplexities on held-out passages of n-grams (mlm/data/rows/ngram.py) with the vocabulary of all passages."""
+    """Perplexities on held-out passages of n-grams with modified Kneser-Ney smoothing (mlm/data/rows/ngram.py).
+
+    Their vocabulary is that of all passages.
+    """
     ids_PxL = np.pad(words_PxL + NUM_SPECIAL, ((0, 0), (1, 0)), constant_values=CLS)
     rows = {"ids": ids_PxL, "segments": (ids_PxL >= NUM_SPECIAL) | (ids_PxL == CLS)}
     is_held_out_P = np.arange(len(words_PxL)) % HELD_OUT == HELD_OUT - 1

@@ -64,7 +64,10 @@ def _find_folder(workdir, name="checkpoints"):
 
 
 def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> Snapshot:
-    """The newest intact checkpoint, else the initial state; deletes damaged checkpoints. Raises as `restore`."""
+    """The newest intact checkpoint, or the initial state if there is none. Deletes damaged ones.
+
+    Raises ConfigError as `restore` does, and DamagedFile if there are checkpoints but none is intact.
+    """
     target, faults = _make_restore_target(cfg, program), {}
     for step in sorted(checkpoints.all_steps(), reverse=True):
         try:

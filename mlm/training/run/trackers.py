@@ -12,7 +12,6 @@ import enum
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any, cast
@@ -144,8 +143,9 @@ class MlflowTracker:
         from mlflow.entities import Param
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", DEFAULT_PROJECT)
+        experiment = self.client.get_experiment_by_name(name)
         try:
-            experiment_id = self.client.create_experiment(name)
+            experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(name)
         except self.error:
             experiment = self.client.get_experiment_by_name(name)
             if experiment is None:  # it was not refused because it exists
@@ -229,9 +229,9 @@ class Trackers:
         path, states = RunDirectory(cfg.workdir).trackers, {}
         with files.recover_damaged():
             states = files.read_json_with_digest(path) or {}
-        recorded_steps = Counter[str]()  # the last step of each metric in metrics.jsonl: `|` takes the larger
+        recorded_steps: dict[str, int] = {}  # the last step of each metric in metrics.jsonl
         for record in records:
-            recorded_steps |= Counter(dict.fromkeys(record, record["step"]))
+            recorded_steps |= {name: max(recorded_steps.get(name, 0), record["step"]) for name in record}
         self.opened, new_states = [], dict(states)
         with contextlib.ExitStack() as stack:  # if one cannot be opened
             stack.callback(self.close, RunStatus.FAILED)
@@ -240,7 +240,8 @@ class Trackers:
                 tracker = TRACKERS[name](cfg, start_step, events_folder, state["run_id"])
                 last_steps = {}
                 if tracker.run_id is not None and tracker.run_id == state["run_id"]:
-                    last_steps = dict(recorded_steps | Counter(state["last_steps"]))
+                    last_steps = recorded_steps | state["last_steps"]
+                    last_steps |= {name: max(step, last_steps[name]) for name, step in recorded_steps.items()}
                 self.opened.append((tracker, last_steps))
                 if tracker.run_id is not None:
                     new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}

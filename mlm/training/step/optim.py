@@ -122,7 +122,10 @@ def clip_by_global_norm(max_norm: float) -> Transformation:
 
 
 def average_checkpoints(inner: Transformation, count: int, interval: int, steps: int) -> Transformation:
-    """`inner`, but the last update moves to the mean of the last `count` checkpoints (Vaswani et al. 2017, 6.1)."""
+    """`inner`, but the last update moves to the mean of the last `count` checkpoints (Vaswani et al. 2017, 6.1).
+
+    The mean is part of the state, so a run that is killed and continued ends with the same.
+    """
 
     def init(params: types.Params) -> AverageState:
         return AverageState(jnp.int32(0), inner.init(params), jax.tree.map(jnp.zeros_like, params))

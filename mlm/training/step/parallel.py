@@ -250,7 +250,11 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
 
 
 def make_mesh(devices: Sequence[Any], num_slices: int = 0):
-    """A mesh of devices in their order: along "data", or a TPU's torus; before these num_slices slices (0: its own)."""
+    """A mesh of the devices: along one axis, "data"; of a TPU, along the axes of its torus; several slices before that.
+
+    num_slices: groups of devices with fast links among them, in the order of the devices; 0: the slices that the
+    devices say they are in.
+    """
     num_slices = num_slices or count_slices(devices)
     devices = sorted(devices, key=find_place)  # others than TPUs keep their order
     sizes = find_torus(devices[: len(devices) // num_slices])
