@@ -11,8 +11,9 @@ from scipy import stats
 from experiments import default_recipe, modern_bert, optimizers
 from mlm.base import config, fields
 from mlm.experiment import recipes, searches
+from mlm.launch.sweep import sweep_points, table_rehearsal
 from mlm.models import MODELS, lm
-from mlm.report import compare
+from mlm.report import compare, row_charts
 from mlm.training.run import resolution
 
 
@@ -35,6 +36,18 @@ def test_each_row_of_the_ladder_makes_one_change_to_the_row_that_it_is_compared_
     assert len(compared[modern_bert.FIRST_ROW]) == len(modern_bert.CHANGES) + 1
     for point in modern_bert.sweep("paper").values():
         assert point["model.local_window"] in (0, 128) and modern_bert.find_row(point) in modern_bert.ROWS
+
+
+def test_a_chart_has_the_ladder_from_its_first_row_on_and_then_the_rest_by_score():
+    own = {name: point for name, point in modern_bert.sweep("text").items() if name.endswith("seed0")}
+    resolved = sweep_points.resolve_points(config.Config(), own, {"data.corpus": "language"})
+    configs = [fields.override(cfg, {"workdir": f"{name}-0"}) for name, cfg in resolved.items()]
+    results = [table_rehearsal.make_result(cfg, -number) for number, cfg in enumerate(configs)]  # the last is best
+    rows, columns = modern_bert.table(results)
+    (chart,) = (one for one in row_charts.build_interval_charts(results, rows, columns) if "excess" in one.name)
+    alone = [row for row in modern_bert.ROWS if row.endswith(modern_bert.ALONE)]
+    ladder = [row for row in modern_bert.ROWS if row not in alone]
+    assert [entry["row"].removesuffix(", micro") for entry in chart.rows] == [*ladder, *reversed(alone)]
 
 
 @pytest.mark.parametrize(("size", "rows"), [("micro", ("+ GeGLU", "+ QK-norm")), ("tiny", ("+ QK-norm",))])

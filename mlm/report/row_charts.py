@@ -3,6 +3,7 @@
 Letters in array names: G groups, R masking rates.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -76,20 +77,21 @@ def build_heat_maps(results: Sequence[dict]) -> list[RowChart]:
 def build_interval_charts(results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column]) -> list[RowChart]:
     """Charts of the paper's scores and of those that all runs have, with the excess loss in place of the loss.
 
-    Models stand by score, but rows of changes that add up ("+ ...") in the table's order above all others. References
-    that are equal for all examples are lines.
+    Models stand by score, but rows of changes that add up ("+ ..."), with the row that they start from, in the table's
+    order above all others. References that are equal for all examples are lines.
     """
     scores = {score.name: score for score in charts.select_curve_scores(results) if series.is_common(results, score)}
     first, primary = series.collect_scores(results)[0].name, series.select_primary_score(results).name
     selected = scores.keys() if primary == first else scores.keys() - {first}
     names, found, labels = {column.name for column in columns}, [], make_row_labels(rows, columns)
+    adds_up = [label.startswith("+") or below.startswith("+") for label, below in itertools.pairwise([*labels, ""])]
     for column in sorted(columns, key=lambda column: column.name != primary):
         name = column.name
         if name in selected or f"{name}_paper" in names:
             better = scores[name].better if name in scores else 0
             placed = []
-            for label, row in zip(labels, rows, strict=True):
-                estimate, is_change = to_estimate(row.get(name)), label.startswith("+")
+            for label, is_change, row in zip(labels, adds_up, rows, strict=True):
+                estimate = to_estimate(row.get(name))
                 if estimate is None or "seeds" not in row:
                     continue
                 rank = -better * estimate.mean * (not is_change)
