@@ -300,9 +300,9 @@ def test_ours_is_theirs(case, tmp_path):
         ),
         (
             {"model__positions": "rotary"},
-            "config.model.first_norm = True: expected False, which transformers' ModernBERT needs",
+            "config.model.first_norm = True: expected False, which transformers' modernbert needs",
         ),
-        ({"objective": "causal"}, "config.model.embed_norm = True: expected False, which transformers' GPT-2 needs"),
+        ({"objective": "causal"}, "config.model.embed_norm = True: expected False, which transformers' gpt2 needs"),
     ],
     ids=["gru", "rotary", "causal"],
 )

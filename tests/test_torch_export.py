@@ -318,6 +318,7 @@ def test_torch_generates_and_trains_and_what_it_saves_is_read(tmp_path, load_tor
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [0, 7])
 def test_torch_changes_types_trains_and_saves_as_other_models_do(number, tmp_path, load_torch):
     import torch
 
