@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes tables again from nothing and says what differs from the committed figures, and by how many standard errors.
-# $1: quick (the scales of that name, at most 15 minutes on two CPU cores), text (the scales of that name, eight hours by
+# $1: quick (the scales of that name, at most 15 minutes on two CPU cores), text (the scales of that name, ten hours by
 # estimate), all, NAME (all scales of an experiment that have figures) or NAME-SCALE. Each sweep is that of the command in
 # its file of figures, which also names the texts that it reads, and trains in runs/reproduce/NAME-SCALE; a second call
 # goes on with what is there. A scale without figures is trained, and its table printed.

@@ -56,8 +56,9 @@ class AttentionBlock(nn.Module):
 
     def setup(self):
         """Declares the layers, of which model.qk_norm and model.attention_gate add some."""
-        norms = (layers.norm(self.model), layers.norm(self.model)) if self.model.qk_norm else (lambda x: x,) * 2
-        self.q_norm, self.k_norm = norms  # over each head (Henry et al. 2020; Dehghani et al. 2023, arXiv 2302.05442)
+        make_norm = layers.norm if self.model.qk_norm else lambda model: lambda x_BxLxHxd: x_BxLxHxd
+        # Over each head (Henry et al. 2020; Dehghani et al. 2023, arXiv 2302.05442).
+        self.q_norm, self.k_norm = make_norm(self.model), make_norm(self.model)
         if self.model.attention_gate:
             self.gate = layers.dense(self.model, self.model.num_heads)
         self.out = layers.residual_dense(self.model)
