@@ -5,8 +5,8 @@ Paper      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 8): 80/10/10 is a g
 Run        mlm sweep run experiments/masking_mix.py --scale=laptop --workers=2
 Cost       quick: seconds per point. laptop: 18 points, about 25 minutes on 2 CPU cores with --workers=2, estimated from
            the time of 64 examples (0.2 s on one core). paper: 6 points of the base model, each about 54 hours of an
-           H200 at 40% of its peak: 320 hours, an estimate from 6 FLOPs per parameter and token. text: 12 points of
-           micro on WikiText-2, 16,000 examples, two seeds, then half an epoch of SST-2: 8 minutes, estimated.
+           H200 at 40% of its peak: 320 hours, an estimate from 6 FLOPs per parameter and token. text: 18 points of
+           micro on WikiText-2, 16,000 examples, three seeds, then half an epoch of SST-2: 12 minutes, estimated.
 Published  development sets:            MNLI  NER   NER from features
            80% [MASK] 10% same 10% random  84.2  95.4  94.9
            100  0   0                      84.3  94.9  94.0
@@ -60,7 +60,7 @@ PAPER_TABLES = (
 SCALES = {
     "quick": {"fields": TRANSFORMERS["quick"], "seeds": 1},
     "laptop": {"fields": TRANSFORMERS["laptop"], "seeds": 3},
-    "text": {"fields": TRANSFORMERS["text"], "seeds": 2},
+    "text": {"fields": TRANSFORMERS["text"], "seeds": 3},
     "paper": {
         "fields": BERT | PAPER_TASKS | BERT_GRID | {"model.size": "base", "downstream.tasks": ",".join(TASKS)},
         "seeds": 1,

@@ -5,8 +5,8 @@ Paper      Devlin et al. 2019 (BERT, arXiv:1810.04805, table 6): with every step
 Run        mlm sweep run experiments/model_size.py --scale=laptop --workers=2
 Cost       quick: seconds per point. laptop: 18 points, about 40 minutes on 2 CPU cores with --workers=2, estimated from
            the time of 64 examples (0.2 s on one core for 2 layers of width 64). paper: 6 points, about 400 hours of an
-           H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token. text: 12 points on WikiText-2,
-           16,000 examples, two seeds, then half an epoch of SST-2: 18 minutes, estimated.
+           H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token. text: 18 points on WikiText-2,
+           16,000 examples, three seeds, then half an epoch of SST-2: 27 minutes, estimated.
 Published  layers width heads: perplexity; MNLI  MRPC  SST-2
                 3   768    12        5.84  77.9  79.8  88.4
                 6   768     3        5.24  80.6  82.2  90.7
@@ -58,7 +58,7 @@ PAPER_TABLES = (
 SCALES = {
     "quick": {"fields": TRANSFORMERS["quick"], "shapes": ((1, 64, 4), (2, 64, 4)), "seeds": 1},
     "laptop": {"fields": TRANSFORMERS["laptop"], "shapes": SHAPES, "seeds": 3},
-    "text": {"fields": TRANSFORMERS["text"], "shapes": SHAPES, "seeds": 2},
+    "text": {"fields": TRANSFORMERS["text"], "shapes": SHAPES, "seeds": 3},
     "paper": {
         "fields": BERT | PAPER_TASKS | BERT_GRID | {"downstream.tasks": ",".join(TASKS)},
         "shapes": tuple(PAPER),
