@@ -41,10 +41,10 @@ Scales     quick: the first row and the last, one seed, micro. text: every row, 
            what a search of its own chose. trials: laptop's rows, one seed, micro, for the language's search. laptop:
            the changes added up and BERT itself, micro and tiny, three seeds, on the language. paper: every row at base
            size and four learning rates, one seed, English Wikipedia.
-Cost       quick: less than 2 minutes on 2 CPU cores. text: 57 points, two hours, estimated from 19 in 39 minutes, and
-           76 trials, 86 minutes, all beside other work. trials: 44 points, laptop: 66 points, about 40 minutes and two
-           hours with --workers=2. paper: 76 points of some 6 hours of an H200 at 40% of its peak: an estimate from 6
-           FLOPs per parameter and token.
+Cost       quick: less than 2 minutes on 2 CPU cores. text: 57 points, 100 minutes, and 76 trials, 86 minutes, all
+           beside other work. trials: 44 points, laptop: 66 points, about 40 minutes and two hours with --workers=2.
+           paper: 76 points of some 6 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and
+           token.
 Columns    The excess loss, what it is made of (kind of word, number, word) and the plateau as in architectures.py; the
            difference to the row compared, and its p. On text the held-out loss in their place.
 Published  NeoBERT's figure 1 (a ladder on GLUE, one seed) and table 8 of Polish ModernBERT (30% masked for 15%, KLEJ)
