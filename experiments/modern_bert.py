@@ -41,7 +41,7 @@ Scales     quick: the first row and the last, one seed, micro. text: every row, 
            what a search of its own chose. trials: laptop's rows, one seed, micro, for the language's search. laptop:
            the changes added up and BERT itself, micro and tiny, three seeds, on the language. paper: every row at base
            size and four learning rates, one seed, English Wikipedia.
-Cost       quick: less than 2 minutes on 2 CPU cores. text: 57 points, 100 minutes, and 76 trials, 86 minutes, all
+Cost       quick: less than 2 minutes on 2 CPU cores. text: 57 points, 100 minutes, and 76 trials, 86 minutes, measured
            beside other work. trials: 44 points, laptop: 66 points, about 40 minutes and two hours with --workers=2.
            paper: 76 points of some 6 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and
            token.
