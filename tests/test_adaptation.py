@@ -1,5 +1,6 @@
 """A source's parameters for a run that is not its own: positions, vocabulary, layers, and what is said of them."""
 
+import itertools
 from pathlib import Path
 
 import jax
@@ -114,6 +115,12 @@ def test_a_shallower_model_has_some_of_the_layers(how, expected):
     adapted, _ = adapt(params, tokenizer, tokenizer, init__layers=how, model__num_layers=3)
     np.testing.assert_array_equal(adapted["body"]["stack"]["layers"]["kernel"], expected)
     assert adapted["token"]["embedding"] is params["token"]["embedding"]
+
+
+def test_layers_that_are_spread_are_those_at_their_share_of_the_way():
+    for fewer, layers in itertools.combinations_with_replacement(range(1, 80), 2):
+        chosen = initialization.select_layers({"layers": np.arange(layers)}, fewer, spreads=True)["layers"]
+        assert chosen.tolist() == [number * layers // fewer for number in range(fewer)]
 
 
 def test_what_has_an_entry_of_the_vocabulary_is_trained_first():

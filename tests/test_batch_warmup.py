@@ -13,6 +13,8 @@ from test_step import uneven
 from mlm.base import batch_warmup, config, fields, files
 from mlm.base.types import BatchSums
 from mlm.data.rows import loader, mixture
+from mlm.launch.sweep import budget
+from mlm.training.compilation import cost
 from mlm.training.run import extension, log
 from mlm.training.step import program, sharding, update
 
@@ -24,6 +26,7 @@ WARMUP = {
     "train__batch_warmup_fraction": 0.5,
     "train__initial_batch_fraction": 0.25,
 }
+NO_WARMUP = {"train__batch_warmup_fraction": 0.0}
 NUM_USED = {0: 1, 2: 2, 3: 3, 4: 4, 7: 4}  # microbatches, by step: a quarter at first, all from half of the steps on
 TINY = {"family": "feedforward", "cell": "bag", "model__num_layers": 1, "mask__rate": 0.3, "optim__clip_norm": 0.0}
 
@@ -107,6 +110,20 @@ def test_no_longer_run_shares_the_steps_of_a_warm_up():
     schedule = {"optim__schedule": "constant", "train__steps": 8}
     assert extension.count_stable_steps(small_config(**schedule)) == 8
     assert extension.count_stable_steps(small_config(**WARMUP | schedule)) == 0
+
+
+def test_flops_and_budgets_follow_the_microbatches_of_each_phase(tmp_path, monkeypatch):
+    """Of a step with as many FLOPs as tokens, in a run whose batch grows in the shorter examples of its first phase."""
+    sizes = {"phases__shares": (0.5, 0.5), "phases__seq_len": (16, 64), "pack__seq_len": 64, "model__max_positions": 64}
+    whole, grown = (small_config(**WARMUP | sizes | {"train__steps": 80, **changes}) for changes in (NO_WARMUP, {}))
+    count_tokens = lambda cfg, vocab_size, rnn_unroll: float(cfg.train.batch_size * cfg.pack.seq_len)
+    monkeypatch.setattr(cost, "count_lowered_flops", count_tokens)
+    used = batch_warmup.count_microbatches(grown.train, np.arange(80)) / PARTS * 8 * np.repeat((16, 64), 40)
+    assert cost.count_step_flops(grown, 50) == pytest.approx(used.mean())
+    count = lambda points, folder, measure: [cost.count_step_flops(cfg, 50) for cfg in points]
+    monkeypatch.setitem(budget.BUDGETS, "flops", count)
+    _, longer = budget.apply_budget([whole, grown], "flops", tmp_path)
+    assert longer.train.steps == round(80 * cost.count_step_flops(whole, 50) / used.mean())
 
 
 @pytest.mark.parametrize(

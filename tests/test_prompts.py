@@ -186,7 +186,11 @@ def unusual(value):
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in fields.DEFAULT if name.startswith(("optim.", "train.")) and name != "optim.label_smoothing"],
+    [
+        name
+        for name in fields.DEFAULT
+        if name.startswith(("optim.", "train.", "init.")) and name != "optim.label_smoothing"
+    ],
 )
 def test_how_a_run_was_trained_has_no_effect_on_what_is_trained_from_it(name):
     """On the trials of few examples, and on fine-tunings; label smoothing is a part of objectives that these lack."""

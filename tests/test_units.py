@@ -91,6 +91,14 @@ def test_cls_sep_and_padding_are_never_masked(kind):
     np.testing.assert_array_equal(found.ids_BxL[special_BxL], rows()[special_BxL])
 
 
+@pytest.mark.exhaustive(but=("word",))
+@pytest.mark.parametrize("kind", ["word", "span"])
+def test_unknown_words_are_masked_as_often_as_others_where_that_is_asked_for(kind):
+    chosen_BxL = mark_chosen(masked(kind, mask_unk=True))
+    assert chosen_BxL[rows() == UNK].mean() == pytest.approx(0.5, abs=0.1)
+    assert chosen_BxL[rows() >= NUM_SPECIAL].mean() == pytest.approx(0.5, abs=0.01)
+
+
 def test_what_begins_no_word_behind_a_special_token_is_masked_like_any_other():
     """Such as what is left of a word that was cut where a row began."""
     ids_BxL = np.full((400, 10), 6, np.int32)  # goes on with a word

@@ -44,9 +44,10 @@ def count_batches(train: config.Train, steps: range) -> float:
     return int(count_microbatches(train, np.array(steps)).sum()) / train.grad_accum_steps
 
 
-def compute_mean_fraction(train: config.Train) -> float:
-    """The share of a full batch that a step uses, mean over the run."""
-    return count_batches(train, range(train.steps)) / train.steps if train.steps else 1.0
+def compute_mean_fraction(train: config.Train, steps: range | None = None) -> float:
+    """The share of a full batch that a step uses, mean over these steps, counted from 0; None: over the run."""
+    steps = range(train.steps) if steps is None else steps
+    return count_batches(train, steps) / len(steps) if steps else 1.0
 
 
 def split_batch(train: config.Train, step: types.Array, tree: Any) -> Any:

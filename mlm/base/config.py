@@ -823,7 +823,7 @@ class Phases:
         (), "optim.learning_rate in each phase, whose schedule goes on; empty: the same in all"
     )
     rope_theta: tuple[RotaryBase, ...] = field(
-        (), "model.rope_theta in each phase; evaluation has the last; empty: the same in all"
+        (), "model.rope_theta in each phase, also of its evaluations; empty: the same in all"
     )
 
 

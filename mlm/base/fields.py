@@ -31,6 +31,7 @@ RNG_VERSIONS = {
     "probes": 1,  # items of the probes of the built-in language (mlm/data/language/probes.py)
 }
 WORD_MASKS = {"word_masks": 2}  # of runs whose masks are of words that may have several tokens, beside the above
+UNKNOWN_WORDS = {"unknown_words": 2}  # of those whose masks of words may have [UNK]
 RUN_FORMAT = 3  # version of a run's files: raise it when this version no longer reads older files
 
 
@@ -271,6 +272,7 @@ def fingerprint(config: Config) -> str:
     changed = select_changed(config)
     masks_words = config.mask.unit != "token" or config.eval.mask_unit != "token"
     versions = RNG_VERSIONS | (WORD_MASKS if masks_words and config.tokenizer.kind != "words" else {})
+    versions |= UNKNOWN_WORDS if config.mask.mask_unk and config.mask.unit != "token" else {}
     return hashlib.sha256(json.dumps([changed, versions], sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -163,7 +163,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
 def make_config(cfg: config.Config, batch_size: int, steps: int) -> config.Config:
     """The config of a trial: the run's model, trained in a way that owes nothing to how the run was trained."""
     train = config.Train(steps=steps, batch_size=batch_size)
-    return dataclasses.replace(cfg, optim=OPTIM, train=train, finetune=config.Finetune())
+    return dataclasses.replace(cfg, optim=OPTIM, train=train, init=config.Init(), finetune=config.Finetune())
 
 
 @functools.lru_cache(maxsize=8)  # all samples share the compiled functions

@@ -267,8 +267,8 @@ def corrupt_tokens(
 
         # The eligible tokens in their random order, of which this mask takes those from its start on.
         if unit is not None:
-            order_L = masking_units.sample_unit_order(unit, key, ids_L, order_L, num_slots)
-        order_L = jnp.where(eligible_L, order_L, -2.0)  # below [UNK], which units put at -1
+            order_L = masking_units.sample_unit_order(unit, key, ids_L, eligible_L, order_L, num_slots)
+        order_L = jnp.where(eligible_L, order_L, -2.0)  # below words that no mask can hold
         num_ordered = num_masks * num_slots if unit is None else 2 * num_slots + 1
         _, ordered = jax.lax.top_k(order_L, min(num_ordered, len(order_L)))
         num_predicted = jnp.floor(predict_rate / num_masks * num_eligible + reached_E[mask_index] % 1).astype(jnp.int32)

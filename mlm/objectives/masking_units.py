@@ -44,28 +44,28 @@ def index_words(unit: MaskingUnit, ids_L):
     return jnp.cumsum(first_L) - 1, first_L
 
 
-def sample_unit_order(unit: MaskingUnit, key, ids_L, order_L, num_slots: int):
+def sample_unit_order(unit: MaskingUnit, key, ids_L, eligible_L, order_L, num_slots: int):
     """order_L: a random order of words or spans, highest first; tokens of one word have one number.
 
     The first word is that of a random token, by a random order of tokens; the others are in any order. Words of more
     than `num_slots` tokens, which no mask can hold, come last.
 
     A span has 1 to MAX_SPAN_WORDS words, truncated geometric with SPAN_STOP_PROB (SpanBERT, Joshi et al. 2020, section
-    3.1: a mean of 3.8). It begins at any word and ends before the next special token. A word takes the number of the
-    first span that holds it, so that each span adds the words that no earlier span has.
+    3.1: a mean of 3.8). It begins at any word and ends before the next token that is not eligible. A word takes the
+    number of the first span that holds it, so that each span adds the words that no earlier span has.
     """
     word_L, first_L = index_words(unit, ids_L)
-    special_L, none_W = ids_L < NUM_SPECIAL, jnp.full(len(ids_L), -1.0)
-    order_W = none_W.at[word_L].max(jnp.where(first_L & ~special_L, order_L, -1.0))
+    none_W = jnp.full(len(ids_L), -1.0)
+    order_W = none_W.at[word_L].max(jnp.where(first_L & eligible_L, order_L, -1.0))
     if unit.spans:
-        start_order_W, stretch_W = order_W, jnp.zeros(len(ids_L), jnp.int32).at[word_L].max(jnp.cumsum(special_L))
+        start_order_W, stretch_W = order_W, jnp.zeros(len(ids_L), jnp.int32).at[word_L].max(jnp.cumsum(~eligible_L))
         length_W = compute_span_lengths(jax.random.uniform(jax.random.fold_in(key, 1), order_W.shape))
         for distance in range(1, MAX_SPAN_WORDS):  # a span that begins `distance` words before may reach this word
             reaches_W = (jnp.roll(length_W, distance) > distance) & (jnp.roll(stretch_W, distance) == stretch_W)
             reaches_W &= (jnp.arange(len(ids_L)) >= distance) & (start_order_W >= 0)
             order_W = jnp.maximum(order_W, jnp.where(reaches_W, jnp.roll(start_order_W, distance), -1.0))
     size_W = jnp.zeros(len(ids_L), jnp.int32).at[word_L].add(1)
-    order_L = jnp.where(special_L | (size_W > num_slots)[word_L], -1.5, order_L)
+    order_L = jnp.where(eligible_L & (size_W <= num_slots)[word_L], order_L, -1.5)
     order_W = jnp.where(size_W > num_slots, -1.5, order_W)
     return (order_W if unit.spans else order_W.at[word_L[order_L.argmax()]].set(2.0))[word_L]
 

@@ -35,8 +35,11 @@ def apply_budget(
     phase_costs = iter(BUDGETS[budget]([phase.cfg for own in by_point for phase in own], folder, measure))
     step_costs = []  # each the mean of its phases'
     for cfg, own in zip(points, by_point, strict=True):
-        costs = [next(phase_costs) for _ in own]
-        shares = cfg.phases.shares or (1.0,)
+        costs, whole = [next(phase_costs) for _ in own], batch_warmup.compute_mean_fraction(cfg.train)
+        shares = [
+            share * batch_warmup.compute_mean_fraction(cfg.train, range(phase.first_step, phase.end_step)) / whole
+            for share, phase in zip(cfg.phases.shares or (1.0,), own, strict=True)
+        ]
         step_costs.append(None if None in costs else sum(map(operator.mul, costs, shares)))
     if step_costs[0] is None:
         return [fields.override(cfg, {"train.steps": UNKNOWN_STEPS}) for cfg in points]

@@ -3,7 +3,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -38,18 +37,17 @@ def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
     is counted as long as the example's. Examples of a task count at full length, though their batches are cut. Frozen
     parameters have no gradient, and the backward pass ends where only they are below. With phases it is their mean.
     """
-    if cfg.phases.shares:
-        total = 0.0
-        for share, phase in zip(cfg.phases.shares, phases.list_phases(cfg), strict=True):
-            flops = count_step_flops(phase.cfg, vocab_size)
-            total += share * (math.nan if flops is None else flops)
-        return None if math.isnan(total) else total
-    flops_1, flops_2 = (count_lowered_flops(cfg, vocab_size, rnn_unroll=unroll) for unroll in (1, 2))
-    if flops_1 is None or flops_2 is None:
-        return None
-    num_bodies = 2 + cfg.pack.seq_len % 2  # where two do not divide the loop evenly, the remainder stands outside it
-    flops = flops_1 + (cfg.pack.seq_len - 1) * (flops_2 - flops_1) / (num_bodies - 1)
-    return flops * batch_warmup.compute_mean_fraction(cfg.train)
+    total = 0.0
+    for share, phase in zip(cfg.phases.shares or (1.0,), phases.list_phases(cfg), strict=True):
+        flops_1, flops_2 = (count_lowered_flops(phase.cfg, vocab_size, rnn_unroll=unroll) for unroll in (1, 2))
+        if flops_1 is None or flops_2 is None:
+            return None
+        seq_len = phase.cfg.pack.seq_len
+        num_bodies = 2 + seq_len % 2  # where two do not divide the loop evenly, the remainder stands outside it
+        flops = flops_1 + (seq_len - 1) * (flops_2 - flops_1) / (num_bodies - 1)
+        steps = range(phase.first_step, phase.end_step)
+        total += share * flops * batch_warmup.compute_mean_fraction(cfg.train, steps)
+    return total
 
 
 def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int) -> float | None:

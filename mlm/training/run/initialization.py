@@ -116,8 +116,8 @@ def select_layers(params: types.Params, num_layers: int, *, spreads: bool) -> ty
     """
 
     def select(path, leaf):
-        step = len(leaf) / num_layers if spreads else 1
-        return leaf[(np.arange(num_layers) * step).astype(int)] if is_stacked(path) else leaf
+        step = len(leaf) if spreads else num_layers  # in layers / num_layers
+        return leaf[np.arange(num_layers) * step // num_layers] if is_stacked(path) else leaf
 
     return jax.tree_util.tree_map_with_path(select, params)
 
