@@ -270,8 +270,9 @@ def _read_delimited(
         unquoted = ((number, line.split(delimiter)) for number, line in lines if line.strip(" "))
         rows = _split_quoted(path, lines, delimiter) if quoted else unquoted
         for line, names in itertools.islice(rows, 1) if has_header else ():
-            where, is_one = f"{path}, line {line}", len(names) == 1 and OTHER_DELIMITER.search(names[0])
-            errors.require(not is_one, where, names[0], f"the names of columns with {delimiter!r} between them")
+            is_other = len(names) == 1 and delimiter not in names[0] and OTHER_DELIMITER.search(names[0])
+            where = f"{path}, line {line}"
+            errors.require(not is_other, where, names[0], f"the names of columns with {delimiter!r} between them")
             _require_unique(where, names, select(dict.fromkeys(names, True)))
             header = names
         for number, cells in rows:

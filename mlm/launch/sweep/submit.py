@@ -53,6 +53,14 @@ class Sweep(NamedTuple):
     config_path: str  # that file, with ":ARGUMENT" if it takes one; "": none was given
 
 
+class PlannedJob(NamedTuple):
+    """A job that is to be submitted."""
+
+    job: Job
+    points: tuple[tuple[str, ...], ...] = ()  # of each command: names of the points' folders
+    content: str = ""  # a line about them
+
+
 def group_points(points: Sequence, max_running: int, points_per_command: int) -> list[list]:
     """Groups of points of one program, in their order, each of at most `points_per_command` (0: any number)."""
     by_program: dict = {}
@@ -132,28 +140,28 @@ def submit_packing(cfg: config.Config, flags: Sequence[str], config_path: str, a
 
     def make_jobs():
         if args.dry_run:
-            return [(job, (), "")]
+            return [PlannedJob(job)]
         earlier = [one for one in jobs.read_jobs(root) if Path(one.file).parent.name.startswith(name)]
         if num_live := sum(map(len, jobs.query_states(earlier).values())):
             print(f"{name}: {num_live} of {args.tasks} tasks are queued or running; submitted nothing")
             return []
         own = f"{name}-{len(earlier) + 1}"  # no name serves twice
         renamed = job._replace(name=own, folder=job.folder.with_name(own))
-        return [(renamed, ((),) * args.tasks, f"{args.tasks} tasks")]
+        return [PlannedJob(renamed, ((),) * args.tasks, f"{args.tasks} tasks")]
 
     submit_jobs(root, snapshot, args, make_jobs)
 
 
-def submit_jobs(root: Path, snapshot: code_snapshot.CodeSnapshot, args, make_jobs: Callable[[], list[tuple]]) -> None:
+def submit_jobs(
+    root: Path, snapshot: code_snapshot.CodeSnapshot, args, make_jobs: Callable[[], list[PlannedJob]]
+) -> None:
     """Submits what make_jobs() lists, or with --dry_run prints the lines that would submit it, and the jobs' files.
 
     No other process submits to `root` meanwhile.
-
-    make_jobs: () -> jobs, each with the names of the points' folders of each of its commands, and a line about both.
     """
     cluster = CLUSTERS[args.cluster]
     if args.dry_run:
-        planned = [(job, job.folder / cluster.FILE) for job, *_ in make_jobs()]
+        planned = [(one.job, one.job.folder / cluster.FILE) for one in make_jobs()]
         for job, path in planned:
             print(cluster.format_submission(job, path))
         for job, path in planned:
@@ -187,7 +195,7 @@ def make_job(root: Path, name: str, commands: Sequence[tuple], snapshot, args, c
     )
 
 
-def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) -> list[tuple]:
+def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) -> list[PlannedJob]:
     """What `submit_jobs` has to submit now: the job of the points, and that of the table and the report after them."""
     cluster, submitted = CLUSTERS[args.cluster], jobs.read_jobs(sweep.root)
     states = jobs.query_states(submitted)
@@ -227,10 +235,10 @@ def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) ->
         after=(*([train_job.folder / cluster.FILE] if remaining else []), *(Path(job.file) for job in earlier)),
     )
     content = f"{len(remaining)} points in {len(commands)} commands, at most {num_running} at a time"
-    planned = [(train_job, points, content)] if remaining else []
-    planned.append((table_job, ((),), "after them the table and the report"))
-    for job, *_ in planned:
-        cluster.check_job(job)
+    planned = [PlannedJob(train_job, points, content)] if remaining else []
+    planned.append(PlannedJob(table_job, ((),), "after them the table and the report"))
+    for one in planned:
+        cluster.check_job(one.job)
     return planned
 
 
