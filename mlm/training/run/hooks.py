@@ -73,8 +73,11 @@ class DivergenceCheck(Hook):
         self.optim, self.checkpoints = cfg.optim, checkpoints
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
-        """Checks a step's metrics; the error says what to change, and where the run was last good."""
-        values = {name: float(metrics[name]) for name in FINITE_METRICS}
+        """Checks a step's metrics."""
+        self.check_values(step, {name: float(metrics[name]) for name in FINITE_METRICS})
+
+    def check_values(self, step: int, values: Mapping[str, float]) -> None:
+        """Raises unless all are finite; the error says what to change, and where the run was last good."""
         if all(map(math.isfinite, values.values())):
             return
         self.checkpoints.wait_until_finished()
