@@ -258,4 +258,14 @@ class EvaluationScore(NamedTuple):
     failed: tuple[int, ...] = ()  # the fine-tuning seeds without success
     references: Mapping[str, float] = {}
     baseline: str = ""  # the reference that a run should not be below
-    interval: tuple[float, float] | None = None  # 95%, over examples, of a score without an error
+    interval: tuple[float, float] | None = None  # 95%, over examples, where it does not follow from the error
+
+    def estimate_over_examples(self) -> Estimate:
+        """The value, which must be defined, with its 95% interval over examples if that is known."""
+        assert self.value is not None
+        if self.interval:
+            return ItemInterval(self.value, *self.interval)
+        if self.error is None:
+            return Estimate(self.value, None, None)
+        (low, high), half = self.metric.bounds, 1.96 * self.error
+        return ItemInterval(self.value, max(low, self.value - half), min(high, self.value + half))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields
-from mlm.base.estimates import Estimate, EvaluationScore, ItemInterval, SeedRange, estimate_mean
+from mlm.base.estimates import Estimate, EvaluationScore, SeedRange, estimate_mean
 from mlm.data.tasks import examples, splits, task_file, tasks
 from mlm.evaluation import evaluation_tasks, finetuned_tasks, flags
 from mlm.evaluation.evaluations import EvaluationCase
@@ -50,16 +50,11 @@ class SuiteScore(NamedTuple):
 
     def compute_estimate(self) -> Estimate | None:
         """The value with its 95% interval: over fine-tuning seeds where there are several, else over examples."""
-        value, error, (low, high) = self.score.value, self.score.error, self.score.metric.bounds
-        if value is None:
+        if self.score.value is None:
             return None
         if len(self.score.values) > 1:
-            return estimate_mean(self.score.values, (low, high))
-        if self.score.interval:
-            return ItemInterval(value, *self.score.interval)
-        if error is None:
-            return Estimate(value, None, None)
-        return ItemInterval(value, max(low, value - 1.96 * error), min(high, value + 1.96 * error))
+            return estimate_mean(self.score.values, self.score.metric.bounds)
+        return self.score.estimate_over_examples()
 
     def describe(self) -> str:
         """The score in words."""
