@@ -6,7 +6,7 @@ from scipy import stats
 from test_experiments import FLOORS, OWN, about, result
 
 from mlm.base.estimates import Score
-from mlm.evaluation import evaluation_tasks, finetuned_tasks, prompts, suite
+from mlm.evaluation import evaluation_tasks, finetuned_tasks, prompts
 from mlm.objectives import mlm
 from mlm.report import summary, table
 
@@ -88,8 +88,7 @@ def test_an_accuracy_of_all_or_none_has_an_interval_with_a_width():
         contents = {"evaluations": {"zero_shot": {"a": prompted}}, "summary": {"finetuned_tasks": found}}
         expected = stats.binomtest(right, 40).proportion_ci(0.95, "wilson")
         for scores in (prompts.list_scores(contents), finetuned_tasks.list_scores(contents)):
-            one = suite.SuiteScore("model", suite.SuiteTask("own", "a", "", None), next(scores), True)
-            assert one.compute_estimate()[1:] == pytest.approx((100 * expected.low, 100 * expected.high))
+            assert next(scores).estimate()[1:] == pytest.approx((100 * expected.low, 100 * expected.high))
 
 
 def add_tasks(one, *each):

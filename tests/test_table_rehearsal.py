@@ -72,7 +72,7 @@ def test_a_claim_is_about_a_row_of_some_scale(tmp_path, name, is_row):
     path = tmp_path / "experiment.py"
     path.write_text(f"{text}\ndef claims(names):\n    return [('width32', '{name}')]\n")
     experiment = command.load_experiment(str(path))
-    message = f"that claims.. names = '{name}': expected a row of some scale; did you mean 'width80'"
+    message = f"that claims.. names = '{name}': expected one of width32, width64, width80; did you mean 'width80'"
     with contextlib.nullcontext() if is_row else pytest.raises(errors.ConfigError, match=message):
         table_rehearsal.check_table(experiment, resolve(experiment, "quick"))
 

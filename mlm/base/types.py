@@ -394,3 +394,4 @@ class ObjectiveSpec:
     shift_states: Callable[[Model], Model] = lambda model: model  # the same model, whose state at a token predicts it
     # The default of finetune.pooling where that makes the embeddings that it trains; None: it trains none.
     embedding_pooling: Pooling | None = None
+    predicts_special: bool = False  # whether it predicts all tokens but the first of a segment; else the words alone

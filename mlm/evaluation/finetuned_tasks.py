@@ -10,15 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mlm.base import config, fields, files
-from mlm.base.estimates import (
-    PERCENT,
-    UNBOUNDED,
-    EvaluationMetric,
-    EvaluationScore,
-    Score,
-    clustered_interval,
-    read_scores,
-)
+from mlm.base.estimates import PERCENT, UNBOUNDED, EvaluationMetric, EvaluationScore, Score, read_scores
 from mlm.base.storage import get_storage
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, tasks
@@ -159,7 +151,7 @@ def _summarize_task(results: Sequence[dict]) -> dict:
         "other_scores": {
             other.name: [evaluation[other.name] for evaluation in evaluated] for other in others if not other.reference
         },
-        **({"error": first[f"{score.name}_se"], "count": first["predictions"]} if max_seeds == 1 and first else {}),
+        **({"error": first[f"{score.name}_se"], "items": first["predictions"]} if max_seeds == 1 and first else {}),
         **({"unscored": first["unscored"]} if first.get("unscored") else {}),
         # A failure is what Devlin et al. 2019, section 4.1, and Mosbach et al. 2021, arXiv 2006.04884, count as one.
         "failed": [result["seed"] for result in best if score.better * (get_value(result) - baseline) <= 1e-9],
@@ -183,10 +175,6 @@ def _build_score(task: Mapping, baseline: Mapping) -> EvaluationScore:
     if score.name in baseline.get("scores", {}):
         below = baseline["title"]
         references[below] = baseline["scores"][score.name]
-    interval = None
-    if "count" in task and score.share and score.function == "mean":  # else it follows from the error
-        _, low, high = clustered_interval(*task["values"], task["error"], task["count"])
-        interval = factor * low, factor * high
     several = f"the best of {task['trials']} trials (learning rate x epochs x batch size)"
     trials = several if task["trials"] > 1 else "one trial"
     note = f"dev, {'mean of ' if len(seeds) > 1 else ''}{format_count(len(seeds), 'fine-tuning seed')}, {trials}"
@@ -202,5 +190,5 @@ def _build_score(task: Mapping, baseline: Mapping) -> EvaluationScore:
         failed=tuple(task["failed"]),
         references={name: factor * value for name, value in references.items()},
         baseline=below,
-        interval=interval,
+        items=task.get("items", 0) if score.share and score.function == "mean" else 0,
     )

@@ -283,13 +283,12 @@ def compute_scores(predicted_N, label_N, inputs: Mapping) -> dict:
 def list_scores(contents: Mapping[str, Any]) -> Iterator[estimates.EvaluationScore]:
     """The accuracy of each task as a prompt."""
     for result in get_results(contents, "zero_shot").values():
-        low, high = estimates.wilson_interval(result["accuracy"], result["examples"])
         yield estimates.EvaluationScore(
             make_metric("zero_shot", "zero-shot", result),
             100 * result["accuracy"],
             100 * result["accuracy_se"],
             f"{result['examples']:,} examples of dev, {result['majority']:.1%} of the majority class",
-            interval=(100 * low, 100 * high),
+            items=result["examples"],
         )
 
 

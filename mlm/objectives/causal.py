@@ -68,4 +68,5 @@ SPEC = types.ObjectiveSpec(
     directionalities=(types.Directionality.CAUSAL, types.Directionality.TWO_STACK),
     visibility=types.Visibility.CAUSAL,
     conditional_fields=("eval.context_range", "eval.ngram_order", "optim.label_smoothing", "optim.z_loss"),
+    predicts_special=True,
 )

@@ -192,6 +192,4 @@ def estimate_value(results: Sequence[dict], metric: EvaluationMetric) -> Estimat
     values = collect_values(results, metric)
     if len(values) < len(results):
         return None
-    return (
-        series.estimate_range(values) if len(values) > 1 else index_scores(results[0])[metric].estimate_over_examples()
-    )
+    return series.estimate_range(values) if len(values) > 1 else index_scores(results[0])[metric].estimate()

@@ -36,7 +36,8 @@ NEO_BERT_REPOSITORY = "chandar-lab/NeoBERT"  # whose classes read what is export
 def read_bert_fields(where: str, config_json: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of BERT and of the models that are it but for a few parts."""
     is_albert, architecture = config_json["model_type"] == "albert", ARCHITECTURES[config_json["model_type"]]
-    first, num_positions = find_first_position(where, config_json), fields["max_positions"]
+    pad, num_positions = settings.get_integer(where, config_json, "pad_token_id", 0, 1), fields["max_positions"]
+    first = pad + 1 if architecture.positions_after_pad else 0
     expected = f"more than {first}, which is the first token's position (pad_token_id + 1)"
     errors.require(num_positions > first, f"{where}: max_position_embeddings", num_positions, expected)
     own = {"max_positions": num_positions - first, "lm_head_activation": fields["activation"]}
@@ -52,13 +53,6 @@ def read_bert_fields(where: str, config_json: Mapping[str, Any], fields: Mapping
     if "type" in embeddings:
         own["type_vocab_size"] = settings.get_integer(where, config_json, "type_vocab_size", 1, 2)
     return own
-
-
-def find_first_position(where: str, config_json: Mapping[str, Any]) -> int:
-    """The position of a text's first token, before which a table of positions has rows that no token reads."""
-    if not ARCHITECTURES[config_json["model_type"]].positions_after_pad:
-        return 0
-    return settings.get_integer(where, config_json, "pad_token_id", 0, 1) + 1
 
 
 def _read_buckets(where, config_json, fields) -> int:

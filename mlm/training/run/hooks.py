@@ -96,7 +96,7 @@ def compute_unigram_entropy(cfg: config.Config, dataset: types.DatasetInfo) -> f
     """The entropy, in nats, of the train split's frequencies of what the objective predicts: the unigram's loss."""
     counts_V = np.frombuffer(dataset.unigram_counts, np.int64)
     is_target_V = np.arange(len(counts_V)) >= NUM_SPECIAL
-    if objectives.get_visibility(cfg) in (types.Visibility.CAUSAL, types.Visibility.TWO_STACK):
+    if objectives.OBJECTIVES[cfg.objective].predicts_special:
         is_target_V = causal.find_targets(cfg.model.directionality, len(counts_V))
     counts_V = counts_V[is_target_V]
     share_V = counts_V[counts_V > 0] / counts_V.sum()

@@ -144,12 +144,11 @@ class TrainingRun:
             RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step, sources)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.segments)
         self.write_notes()
-        divergence_check = DivergenceCheck(cfg, self.checkpoints)
-        self.evaluate = Evaluate(cfg, program, packed, self.log, divergence_check)
+        self.evaluate = Evaluate(cfg, program, packed, self.log, DivergenceCheck(cfg, self.checkpoints))
         write = self.log.write_message
         # Evaluations and milestones precede the checkpoint, so that a run continued from that lacks none.
         self.hooks = [
-            divergence_check,
+            self.evaluate.divergence_check,
             self.log,
             PlateauWarning(cfg, program.objective, packed.dataset_info, write, saved.totals),
             *([Profile(cfg, write)] if cfg.train.profile else []),
