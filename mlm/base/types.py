@@ -350,6 +350,7 @@ class Objective:
     link_params: Callable[[Params], Params] | None = None
     link_updates: Callable[[Params], Params] | None = None
     coupling: Coupling | None = None  # None: the loss of an example depends on no other
+    predicts_special: bool = False  # whether it predicts all tokens but the first of a segment; else the words alone
 
     @property
     def predicts_tokens(self) -> bool:
@@ -394,4 +395,3 @@ class ObjectiveSpec:
     shift_states: Callable[[Model], Model] = lambda model: model  # the same model, whose state at a token predicts it
     # The default of finetune.pooling where that makes the embeddings that it trains; None: it trains none.
     embedding_pooling: Pooling | None = None
-    predicts_special: bool = False  # whether it predicts all tokens but the first of a segment; else the words alone

@@ -40,6 +40,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         eval_mask=compute_eval_mask,
         scores=token_prediction.build_scores("causal", "nats per token"),
         train_scores=(Score("accuracy", "training accuracy", ("correct", "causal_weight"), share=True),),
+        predicts_special=True,
     )
 
 
@@ -68,5 +69,4 @@ SPEC = types.ObjectiveSpec(
     directionalities=(types.Directionality.CAUSAL, types.Directionality.TWO_STACK),
     visibility=types.Visibility.CAUSAL,
     conditional_fields=("eval.context_range", "eval.ngram_order", "optim.label_smoothing", "optim.z_loss"),
-    predicts_special=True,
 )

@@ -63,7 +63,7 @@ def count_tokens(cfg: config.Config) -> float:
     """The mean number of tokens of a training example that the objective may predict, from one side if it has two."""
     rows = pack.load_dataset(cfg)
     counts_V, num_rows = np.frombuffer(rows.dataset_info.unigram_counts, np.int64), len(rows.train["ids"])
-    if not objectives.OBJECTIVES[cfg.objective].predicts_special:
+    if not program.build_model_and_objective(cfg, rows.dataset_info)[1].predicts_special:
         return int(counts_V[NUM_SPECIAL:].sum()) / num_rows
     segments_NxL = np.asarray(rows.train["segments"][:: 1 + num_rows // 2**16])  # in each the first token is no target
     return int(counts_V.sum()) / num_rows - float(segments_NxL.max(1).mean())
