@@ -269,9 +269,9 @@ def compute_tests(results: Sequence[dict]) -> dict[tuple, compare.BlockTest]:
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
     """40% is better than 15%, and [MASK] alone better than 80/10/10, as the paper says; its rule has own tests."""
-    return [(name, f"{name.removesuffix('-0.4')}-0.15") for name in names if name.endswith("-0.4")] + [
-        (name, name.replace("-mask-", "-80-10-10-")) for name in names if "-mask-" in name
-    ]
+    pairs = [(name, f"{name.removesuffix('-0.4')}-0.15") for name in names if name.endswith("-0.4")]
+    pairs += [(name, name.replace("-mask-", "-80-10-10-")) for name in names if "-mask-" in name]
+    return [pair for pair in pairs if pair[1] in names]
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:

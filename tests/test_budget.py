@@ -5,10 +5,11 @@ import random
 import pytest
 from small import small_config, train_config
 
-from mlm.base import fields, files
+from mlm.base import fields, files, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
 from mlm.launch.sweep import budget, subprocess_worker
+from mlm.objectives import causal
 from mlm.training.compilation import cost
 from mlm.training.run import loop
 
@@ -93,6 +94,15 @@ def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
     path.write_text(path.read_text()[:-20])
     with pytest.raises(files.DamagedFile, match=r"step_seconds.json is damaged: .*: remove it to measure again"):
         budget.apply_budget(points, "seconds", tmp_path)
+
+
+@pytest.mark.parametrize(("directionality", "sides"), [("causal", 1), ("two_stack", 2)])
+def test_a_budget_counts_what_a_causal_step_predicts_of_the_rows_of_masks(base, directionality, sides):
+    cfg = small_config(**base, objective="causal", model__directionality=directionality)
+    text = types.Tokens(*(pack.load_dataset(cfg).train[name] for name in ("ids", "segments", "positions", "ids")))
+    mask_NxL = causal.compute_eval_mask(text, None, None)
+    (_, counted) = budget.count_predictions([small_config(**base), cfg], None, False)
+    assert counted == pytest.approx(8 * sides * float(mask_NxL.sum(1).mean()))
 
 
 def test_a_budget_counts_what_training_masks(base):

@@ -6,7 +6,7 @@ from scipy import stats
 from test_experiments import FLOORS, OWN, about, result
 
 from mlm.base.estimates import Score
-from mlm.evaluation import evaluation_tasks, finetuned_tasks
+from mlm.evaluation import evaluation_tasks, finetuned_tasks, prompts
 from mlm.objectives import mlm
 from mlm.report import summary, table
 
@@ -20,7 +20,8 @@ MATTHEWS = Score("matthews", "held-out Matthews correlation", ("correct", "weigh
 
 def tuned(rate, seed, value, score=ACCURACY, task="topic", what="ab" * 32, title="", note=""):
     scores = [score, *BESIDE] if score == ACCURACY else [score]
-    values = {score.name: value, f"{score.name}_se": 0.02, "most": 0.125, "optimum": 0.92}
+    error = 0.0 if value in (0, 1) else 0.02
+    values = {score.name: value, f"{score.name}_se": error, "most": 0.125, "optimum": 0.92, "predictions": 40}
     found = (
         {"diverged": "step 3"} if value is None else {"evaluation": values, "scores": [one._asdict() for one in scores]}
     )
@@ -71,6 +72,23 @@ def test_a_fine_tuning_that_is_no_better_than_none_has_failed(score, value, fail
     (one,) = finetuned_tasks.summarize(answers(good, tuned(1e-3, 1, value, score))).values()
     assert one["failed"] == ([1] if failed else [])
     assert one["values"] == [0.8, 0.125 if value is None else value]  # what has diverged counts as the majority class
+
+
+def test_an_accuracy_of_all_or_none_has_an_interval_with_a_width():
+    for right in (0, 40):
+        prompted = {
+            "task": "a",
+            "accuracy": right / 40,
+            "accuracy_se": 0.0,
+            "examples": 40,
+            "majority": 0.5,
+            "sha256": "",
+        }
+        found = finetuned_tasks.summarize(answers(tuned(1e-3, 0, right / 40)))
+        contents = {"evaluations": {"zero_shot": {"a": prompted}}, "summary": {"finetuned_tasks": found}}
+        expected = stats.binomtest(right, 40).proportion_ci(0.95, "wilson")
+        for scores in (prompts.list_scores(contents), finetuned_tasks.list_scores(contents)):
+            assert next(scores).estimate()[1:] == pytest.approx((100 * expected.low, 100 * expected.high))
 
 
 def add_tasks(one, *each):

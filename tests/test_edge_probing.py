@@ -164,6 +164,7 @@ def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(
         scored = range(1, fit) if task == "ud_dep" else range(20)
         (_, record) = labelled.read_examples(packed, "train")
         first_row = record["row"]
+        assert ("heads" in record) == (task == "ud_dep")
         assert record["rows"] > 20 // fit and record["first_words"][:2] == [0, math.ceil(7 / len(known.encode("abc")))]
         placed = [
             (first + slot, rows["other_from"][row, slot] - rows["from"][row, slot])

@@ -209,6 +209,14 @@ def test_the_column_is_the_one_named_or_the_only_one_of_texts(tmp_path):
         read(tmp_path / "c.parquet")
 
 
+@pytest.mark.parametrize(("ending", "delimiter"), [("csv", ","), ("tsv", "\t")])
+def test_the_quoted_name_of_the_only_column_may_hold_the_delimiter(tmp_path, ending, delimiter):
+    name, texts, path = f"title{delimiter}text;", ["a,b", "c;d\te", "f"], tmp_path / f"a.{ending}"
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows([[name], *([text] for text in texts)])
+    assert read(path) == read(path, name) == texts
+
+
 def test_rows_of_one_id_are_held_out_together_and_messages_name_them(tmp_path, caplog):
     """Chapters of books in rows: no book is on both sides, whatever other books there are, and however it is divided."""
     chapters = [(f"book {i % 50}", f"Chapter {i} of it.") for i in range(400)]

@@ -20,6 +20,7 @@ from mlm.launch import local_processes
 from mlm.training.compilation import cost
 from mlm.training.run import hooks, log, loop, resolution
 from mlm.training.run.directory import RunDirectory
+from mlm.training.validation import split_scores
 
 pytestmark = pytest.mark.slow
 
@@ -193,6 +194,15 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpo
     with pytest.raises(hooks.DivergenceError, match=message):
         train_config(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
+
+
+def test_a_held_out_loss_that_is_not_finite_is_a_divergence_too(base, tmp_path, monkeypatch):
+    """NaN would stand anywhere in a table's order."""
+    summarize = split_scores.summarize
+    monkeypatch.setattr(split_scores, "summarize", lambda *args: summarize(*args) | {"loss": np.nan})
+    with pytest.raises(hooks.DivergenceError, match=r"^step 25: held-out loss nan; .*last good checkpoint: .*/20$"):
+        train_config(resolve(base, tmp_path / "c"))
+    assert not (tmp_path / "c" / "result.json").exists()
 
 
 def test_changed_text_is_not_taken_for_the_text_trained_on(base, tmp_path):

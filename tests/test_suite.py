@@ -160,6 +160,6 @@ def test_a_file_has_the_bounds_of_intervals_and_none_of_two_seeds():
     task, metric = suite.SuiteTask("glue", "rte", "", lambda run: []), EvaluationMetric("rte", "accuracy", "")
     scores = [EvaluationScore(metric, 0.5, values=values) for values in ((0.4, 0.6), (0.4, 0.5, 0.6))]
     two, three = (suite.SuiteScore("a", task, score, True) for score in scores)
-    assert two.compute_estimate() == (0.5, 0.4, 0.6)
+    assert two.score.estimate() == (0.5, 0.4, 0.6)
     assert (two.make_record()["low"], two.make_record()["high"]) == (None, None)
     assert three.make_record()["low"] < 0.4 < 0.6 < three.make_record()["high"]

@@ -3,6 +3,8 @@
 That no experiment of the project is refused: test_experiments.py.
 """
 
+import contextlib
+
 import pytest
 
 from mlm.base import config, errors, fields
@@ -61,6 +63,17 @@ def test_a_bug_of_a_further_table_is_found_too(tmp_path):
     path.write_text(EXPERIMENT.format(cell="1") + "\ndef tables(results):\n    return [results.rows]\n")
     experiment = command.load_experiment(str(path))
     with pytest.raises(errors.ConfigError, match="line 17: AttributeError: 'list' object has no attribute 'rows'"):
+        table_rehearsal.check_table(experiment, resolve(experiment, "quick"))
+
+
+@pytest.mark.parametrize(("name", "is_row"), [("width80", True), ("width64", True), ("widht80", False)])
+def test_a_claim_is_about_a_row_of_some_scale(tmp_path, name, is_row):
+    text = EXPERIMENT.format(cell="1").replace("{", '{"wide": QUICK, ', 1).replace("16", "16 * len(scale)")
+    path = tmp_path / "experiment.py"
+    path.write_text(f"{text}\ndef claims(names):\n    return [('width32', '{name}')]\n")
+    experiment = command.load_experiment(str(path))
+    message = f"that claims.. names = '{name}': expected one of width32, width64, width80; did you mean 'width80'"
+    with contextlib.nullcontext() if is_row else pytest.raises(errors.ConfigError, match=message):
         table_rehearsal.check_table(experiment, resolve(experiment, "quick"))
 
 

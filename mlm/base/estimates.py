@@ -259,3 +259,17 @@ class EvaluationScore(NamedTuple):
     references: Mapping[str, float] = {}
     baseline: str = ""  # the reference that a run should not be below
     interval: tuple[float, float] | None = None  # 95%, over examples, of a score without an error
+    items: int = 0  # of an accuracy: how many answers are right or wrong; 0: the score is none
+
+    def estimate(self) -> Estimate | None:
+        """The value with its 95% interval, over fine-tuning seeds if there are several, else over examples."""
+        value, (low, high), error = self.value, self.metric.bounds, self.error or 0.0
+        if value is None:
+            return None
+        if len(self.values) > 1:
+            return estimate_mean(self.values, self.metric.bounds)
+        if self.items:
+            return ItemInterval(*(high * np.array(clustered_interval(value / high, error / high, self.items))).tolist())
+        if self.interval or self.error is None:
+            return ItemInterval(value, *self.interval) if self.interval else Estimate(value, None, None)
+        return ItemInterval(value, max(low, value - 1.96 * error), min(high, value + 1.96 * error))

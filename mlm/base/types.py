@@ -350,6 +350,7 @@ class Objective:
     link_params: Callable[[Params], Params] | None = None
     link_updates: Callable[[Params], Params] | None = None
     coupling: Coupling | None = None  # None: the loss of an example depends on no other
+    predicts_special: bool = False  # whether it predicts all tokens but the first of a segment; else the words alone
 
     @property
     def predicts_tokens(self) -> bool:

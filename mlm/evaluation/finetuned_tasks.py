@@ -151,7 +151,7 @@ def _summarize_task(results: Sequence[dict]) -> dict:
         "other_scores": {
             other.name: [evaluation[other.name] for evaluation in evaluated] for other in others if not other.reference
         },
-        **({"error": first[f"{score.name}_se"]} if max_seeds == 1 and first else {}),
+        **({"error": first[f"{score.name}_se"], "items": first["predictions"]} if max_seeds == 1 and first else {}),
         **({"unscored": first["unscored"]} if first.get("unscored") else {}),
         # A failure is what Devlin et al. 2019, section 4.1, and Mosbach et al. 2021, arXiv 2006.04884, count as one.
         "failed": [result["seed"] for result in best if score.better * (get_value(result) - baseline) <= 1e-9],
@@ -190,4 +190,5 @@ def _build_score(task: Mapping, baseline: Mapping) -> EvaluationScore:
         failed=tuple(task["failed"]),
         references={name: factor * value for name, value in references.items()},
         baseline=below,
+        items=task.get("items", 0) if score.share and score.function == "mean" else 0,
     )

@@ -288,6 +288,7 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[estimates.EvaluationSco
             100 * result["accuracy"],
             100 * result["accuracy_se"],
             f"{result['examples']:,} examples of dev, {result['majority']:.1%} of the majority class",
+            items=result["examples"],
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields
-from mlm.base.estimates import Estimate, EvaluationScore, ItemInterval, SeedRange, estimate_mean
+from mlm.base.estimates import Estimate, EvaluationScore, SeedRange
 from mlm.data.tasks import examples, splits, task_file, tasks
 from mlm.evaluation import evaluation_tasks, finetuned_tasks, flags
 from mlm.evaluation.evaluations import EvaluationCase
@@ -48,28 +48,15 @@ class SuiteScore(NamedTuple):
     score: EvaluationScore
     is_new: bool  # evaluated in this call
 
-    def compute_estimate(self) -> Estimate | None:
-        """The value with its 95% interval: over fine-tuning seeds where there are several, else over examples."""
-        value, error, (low, high) = self.score.value, self.score.error, self.score.metric.bounds
-        if value is None:
-            return None
-        if len(self.score.values) > 1:
-            return estimate_mean(self.score.values, (low, high))
-        if self.score.interval:
-            return ItemInterval(value, *self.score.interval)
-        if error is None:
-            return Estimate(value, None, None)
-        return ItemInterval(value, max(low, value - 1.96 * error), min(high, value + 1.96 * error))
-
     def describe(self) -> str:
         """The score in words."""
-        metric, estimate = self.score.metric, self.compute_estimate()
+        metric, estimate = self.score.metric, self.score.estimate()
         value = format_cell(estimate, metric.format) if estimate else f"undefined: {self.score.undefined}"
         return f"{self.task.name}: {metric.title} {value} {metric.unit}".rstrip()
 
     def make_record(self) -> dict[str, Any]:
         """The score as a row of a file."""
-        metric, estimate = self.score.metric, self.compute_estimate()
+        metric, estimate = self.score.metric, self.score.estimate()
         mean, low, high = estimate or (None, None, None)
         if isinstance(estimate, SeedRange):  # which is no interval
             low = high = None
@@ -91,7 +78,7 @@ def build_table(scores: Sequence[SuiteScore]) -> tuple[list[dict], list[Column]]
         unit = f" ({metric.unit})" if metric.unit else ""
         name = f"{one.task.suite} {one.task.name}" if len(suites) > 1 else one.task.name  # both may have an "rte"
         columns[key] = Column(key, f"{name}: {metric.title}{unit}", metric.format, f"{name}: {one.score.note}.")
-        rows.setdefault(one.model, {"model": one.model})[key] = one.compute_estimate() or one.score.undefined
+        rows.setdefault(one.model, {"model": one.model})[key] = one.score.estimate() or one.score.undefined
         for name, value in one.score.references.items():
             references.setdefault(name, {"model": name})[key] = value
     for suite in suites:

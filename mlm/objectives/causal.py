@@ -40,6 +40,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         eval_mask=compute_eval_mask,
         scores=token_prediction.build_scores("causal", "nats per token"),
         train_scores=(Score("accuracy", "training accuracy", ("correct", "causal_weight"), share=True),),
+        predicts_special=True,
     )
 
 

@@ -8,7 +8,7 @@ identical texts or tasks; a group has a number in it only if all its seeds were 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mlm.base.estimates import Estimate, EvaluationMetric, EvaluationScore, estimate_mean, normal_interval
+from mlm.base.estimates import Estimate, EvaluationMetric, EvaluationScore, estimate_mean
 from mlm.report import series
 from mlm.report.charts import Axis, LineChart
 from mlm.report.series import Series
@@ -192,7 +192,4 @@ def estimate_value(results: Sequence[dict], metric: EvaluationMetric) -> Estimat
     values = collect_values(results, metric)
     if len(values) < len(results):
         return None
-    error = index_scores(results[0])[metric].error
-    if len(values) > 1 or error is None:
-        return series.estimate_range(values)
-    return normal_interval({"mean": values[0], "mean_se": error}, "mean")
+    return series.estimate_range(values) if len(values) > 1 else index_scores(results[0])[metric].estimate()

@@ -81,8 +81,8 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
 def read_examples(packed: PackedDataset, split: str) -> list[dict[str, Any]]:
     """The records of the examples of a split ("train", "validation", "test") in order.
 
-    A record has the fields of an Example by name, "row" (the index of its first packed row) and "rows" (how many it
-    has); the record of a passage has "spans", where each token begins and ends.
+    A record has the fields of an Example by name ("heads" only if there are any), "row" (the index of its first packed
+    row) and "rows" (how many it has); the record of a passage has "spans", where each token begins and ends.
     """
     with open(_make_examples_path(packed.folders[0], split), encoding="utf-8") as file:
         return [json.loads(line) for line in file]
@@ -123,8 +123,9 @@ def _write_split(writer, cfg, examples, tokenizer, classes, folder, split) -> di
                 sequences += [(encoded, count) for encoded in encoded_rows]
                 num_truncated = max(encoded.num_truncated for encoded in encoded_rows)
                 count, truncated, num_lost = count + 1, truncated + (num_truncated > 0), num_lost + num_truncated
-                record = {**example._asdict(), "row": row, "rows": len(encoded_rows), **encoded_rows[0].metadata}
-                file.write(json.dumps(record) + "\n")
+                own = {name: value for name, value in example._asdict().items() if value or name != "heads"}
+                own |= {"row": row, "rows": len(encoded_rows), **encoded_rows[0].metadata}
+                file.write(json.dumps(own) + "\n")
                 row += len(encoded_rows)
             arrays = writer.make_examples(len(sequences))
             for index, (encoded, number) in enumerate(sequences):

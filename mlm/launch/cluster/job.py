@@ -40,6 +40,8 @@ class Job(NamedTuple):
     options: Mapping[str, str] = NO_OPTIONS  # values of all Cluster.options, by name
     data_paths: tuple[tuple[str, str], ...] = ()  # (field, file or folder here that the commands read)
     output_field: str = "config.workdir"  # that names output_folder
+    points: tuple[tuple[str, ...], ...] = ()  # of each command: names of the folders of the points that it trains
+    content: str = ""  # a line about the commands
 
 
 class ClusterOption(NamedTuple):

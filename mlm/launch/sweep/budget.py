@@ -51,8 +51,8 @@ def apply_budget(
 
 
 def count_predictions(points, folder, measure) -> list[float]:
-    """Predictions of a step, averaged over the run: a share of the maskable tokens, counted if examples differ."""
-    differ = len({(cfg.data, cfg.tokenizer, cfg.pack) for cfg in points}) > 1
+    """Predictions of a step, averaged over the run: a share of the possible targets, counted if these differ."""
+    differ = len({(cfg.data, cfg.tokenizer, cfg.pack, cfg.objective) for cfg in points}) > 1
     return [
         cfg.train.batch_size
         * batch_warmup.compute_mean_fraction(cfg.train)
@@ -63,9 +63,13 @@ def count_predictions(points, folder, measure) -> list[float]:
 
 
 def count_tokens(cfg: config.Config) -> float:
-    """The mean number of tokens of a training example that are not special."""
+    """The mean number of tokens of a training example that the objective may predict, from one side if it has two."""
     rows = pack.load_dataset(cfg)
-    return int(np.frombuffer(rows.dataset_info.unigram_counts, np.int64)[NUM_SPECIAL:].sum()) / len(rows.train["ids"])
+    counts_V, num_rows = np.frombuffer(rows.dataset_info.unigram_counts, np.int64), len(rows.train["ids"])
+    if not program.build_model_and_objective(cfg, rows.dataset_info)[1].predicts_special:
+        return int(counts_V[NUM_SPECIAL:].sum()) / num_rows
+    segments_NxL = np.asarray(rows.train["segments"][:: 1 + num_rows // 2**16])  # in each the first token is no target
+    return int(counts_V.sum()) / num_rows - float(segments_NxL.max(1).mean())
 
 
 def compute_flops(points, folder, measure) -> list[float]:

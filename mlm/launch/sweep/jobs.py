@@ -60,7 +60,7 @@ def write_jobs(root: Path, jobs: Sequence[SubmittedJob]) -> None:
     files.write_json_with_digest(registry_path(root), {"jobs": [job._asdict() for job in jobs]})
 
 
-def submit_job(root: Path, job: cluster_job.Job, cluster_name: str, points: tuple[tuple[str, ...], ...]) -> str:
+def submit_job(root: Path, job: cluster_job.Job, cluster_name: str) -> str:
     """Records a job, then submits it: after a kill in between, its name tells whether the cluster has it.
 
     Returns the cluster's name for it.
@@ -69,7 +69,7 @@ def submit_job(root: Path, job: cluster_job.Job, cluster_name: str, points: tupl
     path, submitted = job.folder / cluster.FILE, read_jobs(root)
     job.folder.mkdir(parents=True, exist_ok=True)
     files.write_text(path, cluster.render_script(job))
-    record = SubmittedJob(str(path), cluster_name, points, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    record = SubmittedJob(str(path), cluster_name, job.points, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     write_jobs(root, [*submitted, record])
     name = cluster.submit_job(job, path)
     write_jobs(root, [*submitted, record._replace(cluster_job=name)])

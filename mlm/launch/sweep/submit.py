@@ -127,33 +127,30 @@ def submit_packing(cfg: config.Config, flags: Sequence[str], config_path: str, a
     words = (sys.executable, "-m", "mlm", "pack", *flags, f"--tasks={args.tasks}")
     commands = [(*words, f"--task={number}") for number in range(1, args.tasks + 1)]
     job = make_job(root, name, commands, snapshot, args, [cfg])
-    job = job._replace(output_field="config.data.cache_dir")
+    job = job._replace(output_field="config.data.cache_dir", points=((),) * args.tasks, content=f"{args.tasks} tasks")
     CLUSTERS[args.cluster].check_job(job)
 
     def make_jobs():
         if args.dry_run:
-            return [(job, (), "")]
+            return [job]
         earlier = [one for one in jobs.read_jobs(root) if Path(one.file).parent.name.startswith(name)]
         if num_live := sum(map(len, jobs.query_states(earlier).values())):
             print(f"{name}: {num_live} of {args.tasks} tasks are queued or running; submitted nothing")
             return []
         own = f"{name}-{len(earlier) + 1}"  # no name serves twice
-        renamed = job._replace(name=own, folder=job.folder.with_name(own))
-        return [(renamed, ((),) * args.tasks, f"{args.tasks} tasks")]
+        return [job._replace(name=own, folder=job.folder.with_name(own))]
 
     submit_jobs(root, snapshot, args, make_jobs)
 
 
-def submit_jobs(root: Path, snapshot: code_snapshot.CodeSnapshot, args, make_jobs: Callable[[], list[tuple]]) -> None:
+def submit_jobs(root: Path, snapshot: code_snapshot.CodeSnapshot, args, make_jobs: Callable[[], list[Job]]) -> None:
     """Submits what make_jobs() lists, or with --dry_run prints the lines that would submit it, and the jobs' files.
 
     No other process submits to `root` meanwhile.
-
-    make_jobs: () -> jobs, each with the names of the points' folders of each of its commands, and a line about both.
     """
     cluster = CLUSTERS[args.cluster]
     if args.dry_run:
-        planned = [(job, job.folder / cluster.FILE) for job, *_ in make_jobs()]
+        planned = [(job, job.folder / cluster.FILE) for job in make_jobs()]
         for job, path in planned:
             print(cluster.format_submission(job, path))
         for job, path in planned:
@@ -161,13 +158,13 @@ def submit_jobs(root: Path, snapshot: code_snapshot.CodeSnapshot, args, make_job
         return
     require_tools(cluster.TOOLS)
     with jobs.lock_registry(root):
-        for job, points, content in make_jobs():
+        for job in make_jobs():
             code_snapshot.write_snapshot(snapshot)
-            for name in itertools.chain(*points):
+            for name in itertools.chain(*job.points):
                 with contextlib.suppress(OSError):  # an earlier failure; the point is tried again
                     RunDirectory(root / name).error.unlink()
-            cluster_job = jobs.submit_job(root, job, args.cluster, points)
-            print(f"{cluster_job}: {content}; output: {job.folder}", flush=True)
+            cluster_job = jobs.submit_job(root, job, args.cluster)
+            print(f"{cluster_job}: {job.content}; output: {job.folder}", flush=True)
 
 
 def make_job(root: Path, name: str, commands: Sequence[tuple], snapshot, args, configs: Sequence) -> Job:
@@ -187,7 +184,7 @@ def make_job(root: Path, name: str, commands: Sequence[tuple], snapshot, args, c
     )
 
 
-def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) -> list[tuple]:
+def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) -> list[Job]:
     """What `submit_jobs` has to submit now: the job of the points, and that of the table and the report after them."""
     cluster, submitted = CLUSTERS[args.cluster], jobs.read_jobs(sweep.root)
     states = jobs.query_states(submitted)
@@ -201,8 +198,8 @@ def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) ->
         return []
 
     experiment, *config_paths = map(snapshot.find_copy, filter(None, (sweep.experiment_path, sweep.config_path)))
-    flags = [*(f"--config={path}" for path in config_paths), *sweep.flags]
-    if count_hosts(args) > 1:
+    flags, num_hosts = [*(f"--config={path}" for path in config_paths), *sweep.flags], count_hosts(args)
+    if num_hosts > 1:
         groups = [[cfg] for cfg in remaining]
         commands = [make_train_command(cfg, sweep.base_config, config_paths, args) for cfg in remaining]
     else:
@@ -211,8 +208,9 @@ def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) ->
     points = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
     name = make_job_name(sweep.root.name, (str(files.make_absolute(sweep.root)), len(submitted), points))
     num_running = max(1, min(args.max_running, len(commands)))
+    content = f"{len(remaining)} points in {len(commands)} commands, at most {num_running} at a time"
     train_job = make_job(sweep.root, name, commands, snapshot, args, remaining)._replace(
-        accelerator=args.accelerator, num_hosts=count_hosts(args), max_running=num_running
+        accelerator=args.accelerator, num_hosts=num_hosts, max_running=num_running, points=points, content=content
     )
     table_job = train_job._replace(
         name=f"{name}-table",
@@ -223,13 +221,13 @@ def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) ->
         hours=min(1.0, args.hours),
         max_running=1,
         options=choose_table_options(cluster, train_job.options) if args.accelerator else train_job.options,
+        points=((),),
+        content="after them the table and the report",
         # Earlier table jobs too: two at once would write the same files.
         after=(*([train_job.folder / cluster.FILE] if remaining else []), *(Path(job.file) for job in earlier)),
     )
-    content = f"{len(remaining)} points in {len(commands)} commands, at most {num_running} at a time"
-    planned = [(train_job, points, content)] if remaining else []
-    planned.append((table_job, ((),), "after them the table and the report"))
-    for job, *_ in planned:
+    planned = [train_job, table_job] if remaining else [table_job]
+    for job in planned:
         cluster.check_job(job)
     return planned
 

@@ -45,6 +45,8 @@ def check_table(experiment, points: Sequence[config.Config]) -> None:
     path = experiment.__file__
     try:
         with user_code.report_errors("experiment", path):
+            if hasattr(experiment, "claims"):
+                check_claims(experiment, list(series.group_runs(series.assign_groups(experiment, results))))
             shown = [experiment.table(results)]
             is_pair = isinstance(shown[0], tuple | list) and len(shown[0]) == 2
             errors.require(is_pair, f"experiment {path}: what table() returns", shown[0], "the rows and the columns")
@@ -52,8 +54,6 @@ def check_table(experiment, points: Sequence[config.Config]) -> None:
                 shown += [(extra.rows, extra.columns) for extra in experiment.tables(results)]
             if hasattr(experiment, "charts"):
                 experiment.charts(results)
-            if hasattr(experiment, "claims"):
-                experiment.claims(list(series.group_runs(series.assign_groups(experiment, results))))
         with user_code.report_errors("experiment", path, loading=True):  # the file's, though the line is ours
             for rows, columns in shown:
                 table.to_markdown(rows, columns)
@@ -64,6 +64,14 @@ def check_table(experiment, points: Sequence[config.Config]) -> None:
             raise errors.ConfigError(f"{error} (in the table of made-up results, before anything is trained)") from None
     except Exception:  # none of the file's
         return
+
+
+def check_claims(experiment, names: Sequence[str]) -> None:
+    """Raises ConfigError for a claim about a row that no scale has; names: the rows of this one."""
+    points = (point for scale in experiment.SCALES for point in experiment.sweep(scale))
+    rows = {*names, *(series.group_name({"config": {"workdir": f"{point}-000000"}}) for point in points)}
+    for name in (name for pair in experiment.claims(names) for name in pair):
+        errors.require_one_of(f"experiment {experiment.__file__}: a row that claims() names", name, sorted(rows))
 
 
 def make_result(cfg: config.Config, number: int) -> dict:

@@ -56,7 +56,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     config_json = files.read_json_object(folder / settings.CONFIG_FILE)
     model, vocab_size = _read_model(where, config_json)
     model_type, architecture = config_json["model_type"], ARCHITECTURES[config_json["model_type"]]
-    first_position = config_json.get(architecture.names.max_positions, model.max_positions) - model.max_positions
+    first_position = config_json.get("pad_token_id", 1) + 1 if architecture.positions_after_pad else 0
     size = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (model_type == "gpt2")
     errors.require(vocab_size == size, f"{where}: vocab_size", vocab_size, f"{size}, the size of the tokenizer's")
     with tensors.open_tensors(folder) as file_by_name:

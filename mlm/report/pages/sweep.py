@@ -5,7 +5,7 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
 
     group(result) -> str        the name of a run's group (series), the same for all its seeds;
                                 default: the name of the run's directory up to "-seed"
-    claims(names) -> pairs      planned claims (better, worse), among the names of all groups with finished runs
+    claims(names) -> pairs      planned claims (better, worse) on rows of any scale; names: groups with finished runs
     tables(results) -> list     further tables (table.NamedTable), such as fits to the points
     charts(results) -> list     further charts
     facet(result) -> str        the small multiple that a run's line is in, where there are more than seven lines;

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mlm import models, objectives
+from mlm import models
 from mlm.base import config, errors, recipe_constants, storage, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.objectives import causal
@@ -73,8 +73,11 @@ class DivergenceCheck(Hook):
         self.optim, self.checkpoints = cfg.optim, checkpoints
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
-        """Checks a step's metrics; the error says what to change, and where the run was last good."""
-        values = {name: float(metrics[name]) for name in FINITE_METRICS}
+        """Checks a step's metrics."""
+        self.check_values(step, {name: float(metrics[name]) for name in FINITE_METRICS})
+
+    def check_values(self, step: int, values: Mapping[str, float]) -> None:
+        """Raises unless all are finite; the error says what to change, and where the run was last good."""
         if all(map(math.isfinite, values.values())):
             return
         self.checkpoints.wait_until_finished()
@@ -89,11 +92,11 @@ class DivergenceCheck(Hook):
         )
 
 
-def compute_unigram_entropy(cfg: config.Config, dataset: types.DatasetInfo) -> float:
+def compute_unigram_entropy(cfg: config.Config, objective: types.Objective, dataset: types.DatasetInfo) -> float:
     """The entropy, in nats, of the train split's frequencies of what the objective predicts: the unigram's loss."""
     counts_V = np.frombuffer(dataset.unigram_counts, np.int64)
     is_target_V = np.arange(len(counts_V)) >= NUM_SPECIAL
-    if objectives.get_visibility(cfg) in (types.Visibility.CAUSAL, types.Visibility.TWO_STACK):
+    if objective.predicts_special:
         is_target_V = causal.find_targets(cfg.model.directionality, len(counts_V))
     counts_V = counts_V[is_target_V]
     share_V = counts_V[counts_V > 0] / counts_V.sum()
@@ -130,7 +133,7 @@ class PlateauWarning(Hook):
         has_unigram = ("unigram", first.name) in [(one.reference, one.reference_for) for one in objective.scores]
         checks = has_unigram and self.check_step >= MIN_STEPS and not cfg.optim.label_smoothing
         self.columns = first.columns if checks else ()
-        self.unigram_loss = compute_unigram_entropy(cfg, dataset) if has_unigram else 0.0
+        self.unigram_loss = compute_unigram_entropy(cfg, objective, dataset) if has_unigram else 0.0
         if has_unigram:
             write_message(f"token frequencies alone give a loss of {self.unigram_loss:.3f}")
 

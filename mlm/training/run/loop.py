@@ -92,8 +92,8 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
 class Evaluate(Hook):
     """Evaluates every `train.eval_every` steps and after the last one, beside the references of the data."""
 
-    def __init__(self, cfg: config.Config, program: programs.Program, packed: pack.PackedDataset, log: Log):
-        self.cfg, self.program, self.packed, self.log = cfg, program, packed, log
+    def __init__(self, cfg: config.Config, program: programs.Program, packed, log: Log, check: DivergenceCheck):
+        self.cfg, self.program, self.packed, self.log, self.divergence_check = cfg, program, packed, log, check
         self.references = references.compute_references(cfg, program, packed)
         self.scores = (*program.objective.scores, *self.references.scores)
         self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
@@ -110,8 +110,10 @@ class Evaluate(Hook):
             if phase_cfg != self.cfg:
                 program = programs.build_program(phase_cfg, self.packed.dataset_info)
             columns = self.references.add_columns(split_scores.evaluate_split(self.cfg, program, state, self.packed))
-            self.newest = {step: (columns, split_scores.summarize(columns, self.scores))}
-            self.log.write_evaluation(step, self.newest[step][1], self.scores)
+            values, first = split_scores.summarize(columns, self.scores), self.scores[0]
+            self.divergence_check.check_values(step, {first.title: values[first.name]})
+            self.newest = {step: (columns, values)}
+            self.log.write_evaluation(step, values, self.scores)
 
     def summarize(self) -> Mapping[str, Any]:
         """The classes, or the numbers, of a task's held-out examples as they were predicted."""
@@ -142,11 +144,11 @@ class TrainingRun:
             RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step, sources)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.segments)
         self.write_notes()
-        self.evaluate = Evaluate(cfg, program, packed, self.log)
+        self.evaluate = Evaluate(cfg, program, packed, self.log, DivergenceCheck(cfg, self.checkpoints))
         write = self.log.write_message
         # Evaluations and milestones precede the checkpoint, so that a run continued from that lacks none.
         self.hooks = [
-            DivergenceCheck(cfg, self.checkpoints),
+            self.evaluate.divergence_check,
             self.log,
             PlateauWarning(cfg, program.objective, packed.dataset_info, write, saved.totals),
             *([Profile(cfg, write)] if cfg.train.profile else []),
