@@ -1,6 +1,7 @@
 """A teacher that knows the language, whose probabilities are the exact ones, and one that was trained."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP
 from mlm.data.language import grammar, hmm, posterior
 from mlm.objectives import masking, token_prediction
 from mlm.objectives import mlm as masked_lm
-from mlm.training.run import checkpoint, resolution
+from mlm.training.run import checkpoint, initialization, pretrained_folder, resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program, update
 
@@ -106,7 +107,7 @@ def test_a_teacher_that_cannot_know_is_refused(name, value):
 
 
 TRAINED = {"distillation__teacher": "a run", "distillation__temperature": 2.0, "distillation__soft_weight": 5.0}
-BAG = PLAIN | {"family": "feedforward", "cell": "bag", "model__num_layers": 1, "mask__rate": 0.4}
+RELATED = PLAIN | {"model__num_layers": 1, "mask__rate": 0.4, "distillation__relation_heads": 8}
 
 
 def draw_pair(cfg, teacher):
@@ -121,7 +122,7 @@ def draw_pair(cfg, teacher):
 
 def test_a_student_that_is_its_teacher_has_the_entropy_as_loss_and_no_gradient():
     """The teacher drops nothing, whatever its dropout: its entropy is that of plain logits."""
-    cfg = small_config(**BAG | TRAINED)
+    cfg = small_config(**RELATED | TRAINED)
     teacher, info = dataclasses.replace(cfg.model, dropout=0.5, attention_dropout=0.5), make_dataset_info(cfg)
     model, objective = program.build_model_and_objective(cfg, info, teacher)
     params, rows, hparams = draw_pair(cfg, teacher), batch(), program.make_train_hparams(cfg)
@@ -129,11 +130,11 @@ def test_a_student_that_is_its_teacher_has_the_entropy_as_loss_and_no_gradient()
 
     @jax.jit
     def measure(student):
-        """The soft loss and that of the states, and their gradients."""
+        """The soft loss, those of the states and the relations, and their gradients."""
 
         def compute(student):
             loss_B = objective.loss(params | {"model": student}, model, rows, keys, hparams, train=True).loss_B
-            return jnp.stack([loss_B["soft"].sum(), loss_B["hidden"].sum()])
+            return jnp.stack([loss_B[term].sum() for term in ("soft", "hidden", "relation")])
 
         return compute(student), jax.jacrev(compute)(student)
 
@@ -143,11 +144,92 @@ def test_a_student_that_is_its_teacher_has_the_entropy_as_loss_and_no_gradient()
     log_BxKxV = jax.nn.log_softmax(model.logits(params["model"], h_BxKxD) / 2.0)
     entropy = -(jnp.exp(log_BxKxV) * log_BxKxV).sum(-1) * masked.weights_BxK
     losses, slopes = measure(params["model"])
-    np.testing.assert_allclose(losses, [float(entropy.sum()), 0], rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(losses, [float(entropy.sum()), 0, 0], rtol=1e-5, atol=1e-4)
     assert max(float(abs(slope).max()) for slope in jax.tree.leaves(slopes)) < 1e-4
     assert (measure(jax.tree.map(lambda x: 1.1 * x + 0.01, params["model"]))[0] > losses + 1e-3).all()
     weights = objective.loss_weights(hparams)
-    assert {name: float(weight) for name, weight in weights.items()} == {"mlm": 0.0, "soft": 20.0, "hidden": 0.0}
+    expected = {"mlm": 0.0, "soft": 20.0, "hidden": 0.0, "relation": 1.0}
+    assert {name: float(weight) for name, weight in weights.items()} == expected
+
+
+def project_alone(cfg, params, text, layer):
+    """q, k and v of a layer, each BxLxD in float64, from what the layer reads and its parameters."""
+    model = program.MODELS[cfg.family].build(cfg, VOCAB)
+    x_BxLxD = np.asarray(jax.jit(model.encode_layers)(params, text)[layer - 1], np.float64)
+    index = (layer - 1) % (cfg.num_unique_layers or cfg.num_layers)
+    own = jax.tree.map(lambda leaf: np.float64(leaf[index]), params["body"]["stack"]["layers"]["layer"])
+    norm, qkv = own["attention_norm"], own["attention"]["qkv"]
+    spread_BxLx1 = np.sqrt(x_BxLxD.var(-1, keepdims=True) + cfg.norm_eps)
+    y_BxLxD = (x_BxLxD - x_BxLxD.mean(-1, keepdims=True)) / spread_BxLx1 * norm["scale"] + norm["bias"]
+    return np.split(y_BxLxD @ qkv["kernel"] + qkv["bias"], 3, -1)
+
+
+def relate(x_TxD, num_heads):
+    """The log-probabilities of one segment's tokens for each of them: RxTxT."""
+    x_RxTxd = x_TxD.reshape(len(x_TxD), num_heads, -1).swapaxes(0, 1)
+    score_RxTxT = x_RxTxd @ x_RxTxd.swapaxes(1, 2) / np.sqrt(x_RxTxd.shape[-1])
+    return score_RxTxT - np.log(np.exp(score_RxTxT).sum(-1, keepdims=True))
+
+
+def test_relations_are_those_of_each_segment_alone_whatever_the_heads_of_both_models():
+    """The student is narrower and recomputes; the layers of its teacher share parameters. Both rotate what they relate."""
+    changes = {"distillation__relation_layer": 2, "model__remat": True, "model__positions": "rotary"}
+    cfg = small_config(**RELATED | TRAINED | changes)
+    teacher = dataclasses.replace(cfg.model, width=24, num_heads=3, num_layers=3, num_unique_layers=1, dropout=0.5)
+    model, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg), teacher)
+    params, rows, hparams = draw_pair(cfg, teacher), batch(), program.make_train_hparams(cfg)
+    rows.text.ids_BxL[:, -3:] = 7, 8, 9  # padding: tokens that are alike have no divergence
+    keys = update.make_example_keys(np.uint32(0), 0, rows.index_B)
+
+    @jax.jit
+    def measure(student, rows):
+        losses = objective.loss(params | {"model": student}, model, rows, keys, hparams, train=True)
+        return losses.loss_B["relation"].sum(), (losses.loss_B["relation"], losses.weight_B["relation"])
+
+    (_, (nats_B, weight_B)), grads = jax.value_and_grad(measure, has_aux=True)(params["model"], rows)
+    sample = masking.build_sampler(program.make_static_config(cfg), make_dataset_info(cfg))
+    text = rows.text._replace(ids_BxL=sample(rows, keys, hparams, train=True)[0].ids_BxL)
+    qkv, teacher_qkv = (
+        project_alone(cfg.model, params["model"], text, 1),
+        project_alone(teacher, params["teacher"], text, 2),
+    )
+    expected_B = np.zeros(len(nats_B))
+    for example, segments_L in enumerate(rows.text.segments_BxL):
+        for x_BxLxD, y_BxLxE in zip(qkv, teacher_qkv, strict=True):
+            for segment in (1, 2):
+                log_q, log_p = (relate(x[example, segments_L == segment], 8) for x in (x_BxLxD, y_BxLxE))
+                expected_B[example] += (np.exp(log_p) * (log_p - log_q)).sum(-1).mean(0).sum()
+    np.testing.assert_allclose(nats_B, expected_B, rtol=1e-4)
+    np.testing.assert_array_equal(weight_B, (rows.text.segments_BxL > 0).sum(1))
+    assert all(np.isfinite(grad).all() for grad in jax.tree.leaves(grads))
+    layer = grads["body"]["stack"]["layers"]["layer"]
+    assert abs(layer["attention"]["qkv"]["kernel"]).max() > 1e-3 and not layer["mlp"]["up"]["kernel"].any()
+
+
+@pytest.mark.parametrize(
+    ("taught", "student", "expected"),
+    [
+        ({}, {"relation_heads": 3}, "heads = 3: expected a divisor of config.model.width = 64"),
+        ({"model__width": 12}, {}, "heads = 8: expected a divisor of 12, the width of a run"),
+        ({}, {"relation_layer": 3}, "layer = 3: expected at most 2, the layers of a run"),
+        ({"family": "rnn"}, {}, "heads = 8: expected 0, since a run is a model without attention"),
+        ({}, {"family": "rnn"}, "heads = 8: nothing reads it, since config.model.family is 'rnn', not transformer"),
+    ],
+)
+def test_relations_that_one_of_both_models_lacks_are_refused(monkeypatch, taught, student, expected):
+    teacher, tokenizer = small_config(model__max_positions=512, **taught), types.SimpleNamespace(model="")
+    source = pretrained_folder.PretrainedModel(teacher, tokenizer, None, {})
+    monkeypatch.setattr(initialization, "read_source", lambda *_: source)
+    monkeypatch.setattr(pretrained_folder, "is_pretrained_folder", lambda _: True)
+    distillation = {"teacher": "a run", "relation_heads": 8} | student
+    changes = {"model.size": "micro", "model.family": distillation.pop("family", "transformer")}
+    changes |= {f"distillation.{name}": value for name, value in distillation.items()}
+
+    def start():
+        layers = resolution.make_layers(config.Config(), changes)
+        initialization.load_teacher(resolution.merge_layers(layers).config, tokenizer)
+
+    assert f"config.distillation.relation_{expected}" in get_refusal(start)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +237,7 @@ def test_a_student_that_is_its_teacher_has_the_entropy_as_loss_and_no_gradient()
 )
 def test_each_way_over_devices_makes_the_same_step_and_leaves_the_teacher(mode, devices):
     weights = {"distillation__hard_weight": 2.0, "distillation__hidden_weight": 1.0}
-    cfg = small_config(**BAG | TRAINED | weights | {"train__batch_size": 4, "train__steps": 3})
+    cfg = small_config(**RELATED | TRAINED | weights | {"train__batch_size": 4, "train__steps": 3})
     teacher, info = dataclasses.replace(cfg.model, num_layers=2, num_unique_layers=2), make_dataset_info(cfg)
     params, rows, states = draw_pair(cfg, teacher), batch(4), []
     for one, count in (("data_parallel", 1), (mode, devices)):

@@ -53,6 +53,7 @@ TABLE, SQUAD = {"data.labelled.format": TABLE_FORMATS}, {"data.labelled.format":
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
 NO_SCENES = {"data.language.num_scenes": 0}
 NO_MODEL_AS_TEACHER = {"distillation.teacher": ("", "posterior")}
+NO_RELATIONS = {"distillation.relation_heads": 0}
 ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
 NO_SCALING = {"model.rope_scaling": ""}
 ROTARY, WSD, OWN_TOKENIZER = {"model.positions": "rotary"}, {"optim.schedule": "wsd"}, {"tokenizer.path": ""}
@@ -445,6 +446,24 @@ class Distillation:
         0.0,
         "weight of 1 minus the cosine of the last states of student and teacher, over all tokens; their widths are "
         "equal (DistilBERT: 1)",
+    )
+    relation_heads: Count = field(
+        0,
+        "heads of attention's relations: how alike the queries of two tokens are, and their keys and values; a divisor "
+        "of the widths of teacher and student, whose last layer learns them (MiniLMv2: 48, or 64); 0: no relations",
+        role=COMPILED,
+        when={"model.family": "transformer"},
+    )
+    relation_layer: Count = field(
+        0,
+        "layer of the teacher whose relations these are, from 1 (MiniLMv2: 21 of BERT-large's 24); 0: the last",
+        role=COMPILED,
+        unless=NO_RELATIONS,
+    )
+    relation_weight: NonNegative = field(
+        1.0,
+        "weight of the divergence of the student's relations from the teacher's, over all tokens (MiniLMv2: alone)",
+        unless=NO_RELATIONS,
     )
 
 

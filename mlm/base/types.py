@@ -175,6 +175,12 @@ class AttentionFn(Protocol):
     def __call__(self, params: Params, text: Tokens, /) -> Array: ...
 
 
+class EncodeProjectionsFn(Protocol):
+    """(states of `encode`, (q, k, v) of all layers): each x_KxBxLxD has the heads side by side, before any rotation."""
+
+    def __call__(self, params: Params, text: Tokens, key_B: Array | None = None) -> tuple[tuple[Array, ...], ...]: ...
+
+
 class InitCacheFn(Protocol):
     """The cache of decoding after the tokens of a text, with room for max_len tokens.
 
@@ -207,6 +213,7 @@ class Model:
     vocab_block: int = 0  # entries of the vocabulary whose logits a loss computes at a time; 0: all
     encode_layers: EncodeLayersFn | None = None  # None: the model gives its last states only
     attention: AttentionFn | None = None  # None: the model has no attention
+    encode_projections: EncodeProjectionsFn | None = None  # None: as attention, or the model has two stacks
     init_cache: InitCacheFn | None = None  # as decode_step; None: the model cannot decode token by token
     decode_step: DecodeStepFn | None = None
 

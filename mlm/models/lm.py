@@ -163,14 +163,14 @@ def build(
         assert left_B is None or model.directionality == Directionality.MIXED, "left_B needs model.directionality mixed"
         return apply_encode(params, text, key_B, shift_BxLxD, left_B)
 
-    def encode_with_intermediates(params, text, key_B) -> Any:
-        """(states by direction, all intermediates, the intermediates of each encoder's stack)."""
-        states, collections = module.apply({"params": params}, text, key_B, method="encode", mutable=["intermediates"])
-        intermediates = collections["intermediates"]
-        return states, intermediates, [intermediates[name]["stack"]["layers"] for name in encoder_names(model)]
+    def encode_and_sow(params, text, key_B, collection="intermediates") -> Any:
+        """(states by direction, all that is sown in a collection, and of that what each encoder's stack sows)."""
+        states, collections = module.apply({"params": params}, text, key_B, method="encode", mutable=[collection])
+        sown = collections[collection]
+        return states, sown, [sown[name]["stack"]["layers"] for name in encoder_names(model)]
 
     def encode_layers(params, text, source=None, *, key_B=None):
-        states, intermediates, stacks = encode_with_intermediates(params, text, key_B)
+        states, intermediates, stacks = encode_and_sow(params, text, key_B)
         (embeddings_BxLxD,) = intermediates["embeddings"]
         parts = []
         for direction, h_BxLxD, stack in zip(directions, states, stacks, strict=True):
@@ -180,12 +180,18 @@ def build(
         return jnp.concatenate(parts, -1)
 
     def attention(params, text):
-        _, _, stacks = encode_with_intermediates(params, text, None)
+        _, _, stacks = encode_and_sow(params, text, None)
         parts = []
         for direction, stack in zip(directions, stacks, strict=True):
             weights_KxBxHxLxL = jnp.concatenate(stack["layer"]["attention"]["weights"])
             parts.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == Direction.RIGHT else weights_KxBxHxLxL)
         return jnp.concatenate(parts, 2)
+
+    def encode_projections(params, text, key_B=None):
+        states, _, (stack,) = encode_and_sow(params, text, key_B, "projections")
+        runs = zip(*stack["layer"]["attention"]["q_k_v"], strict=True)
+        q, k, v = (jnp.concatenate(parts).reshape(-1, *text.ids_BxL.shape, model.width) for parts in runs)
+        return states, (q, k, v)
 
     def init_cache(params, text, source, max_len):
         length_B = (text.segments_BxL > 0).sum(-1)
@@ -211,6 +217,7 @@ def build(
         encode=encode,
         encode_layers=encode_layers,
         attention=attention if has_attention else None,
+        encode_projections=encode_projections if has_attention and len(directions) == 1 else None,
         init_cache=init_cache if can_decode else None,
         decode_step=decode_step if can_decode else None,
     )

@@ -52,7 +52,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: Teacher 
         loss=lambda *args, **kwargs: forward(*args, **kwargs)[0],
         eval_mask=compute_eval_mask,
         scores=SCORES,
-        train_scores=TRAIN_SCORES + (distillation.TRAIN_SCORES if has_model else ()),
+        train_scores=TRAIN_SCORES + (distillation.list_train_scores(cfg.distillation) if has_model else ()),
         totals=("tokens", "eligible", "corrupted"),
         masks_per_example=cfg.mask.masks_per_example,
         schedule_hparams=masking.schedule_rate,
@@ -69,10 +69,11 @@ def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: 
         text = batch.text
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=train, mask_index=mask_index)
         masked_text, key_B = text._replace(ids_BxL=masked.ids_BxL), dropout_key_B if train else None
-        (h_BxLxD,) = model.encode(params["model"], masked_text, batch.source, key_B=key_B)
         if train and isinstance(teacher, types.Model):
-            losses = distillation.compute_losses(teacher, params, model, masked_text, masked, h_BxLxD, hparams)
+            inputs = cfg.distillation, teacher, params, model, batch, masked, key_B, hparams
+            losses, h_BxLxD = distillation.compute_losses(*inputs)
             return losses._replace(sums_B=losses.sums_B | masking.count_tokens(masked, text, mask_index)), h_BxLxD
+        (h_BxLxD,) = model.encode(params["model"], masked_text, batch.source, key_B=key_B)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
         slots = masked.targets_BxK, masked.weights_BxK
         if train and callable(teacher):
@@ -121,6 +122,9 @@ def check(cfg: config.Config) -> None:
         for name, value in required.items():
             is_met = operator.attrgetter(name)(cfg) == value
             errors.require_field(cfg, name, is_met, str(value), "distillation.teacher")
+        divides = cfg.model.width % (cfg.distillation.relation_heads or 1) == 0
+        expected = f"a divisor of config.model.width = {cfg.model.width}"
+        errors.require_field(cfg, "distillation.relation_heads", divides, expected)
 
 
 def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:

@@ -217,7 +217,7 @@ def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> pretrained_folder.
     """The teacher of a run whose data have this tokenizer; None: the run has none, or one that is no model.
 
     Raises ConfigError if it is gone or another one, predicts no masked tokens, reads another vocabulary or shorter
-    examples, or has states of another width than config.distillation.hidden_weight needs.
+    examples, has states of another width than config.distillation.hidden_weight needs, or lacks the relations.
     """
     if not distillation.has_model(cfg):
         return None
@@ -239,4 +239,11 @@ def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> pretrained_folder.
     has_states = not cfg.distillation.hidden_weight or model.width == cfg.model.width
     expected = f"0, since states of {path} have {model.width} entries, not config.model.width = {cfg.model.width}"
     require("distillation.hidden_weight", has_states, expected)
+    if num_heads := cfg.distillation.relation_heads:
+        has_attention = models.reads_field(source.cfg, "num_heads")
+        require("distillation.relation_heads", has_attention, f"0, since {path} is a model without attention")
+        divides, expected = model.width % num_heads == 0, f"a divisor of {model.width}, the width of {path}"
+        require("distillation.relation_heads", divides, expected)
+        expected = f"at most {model.num_layers}, the layers of {path}"
+        require("distillation.relation_layer", cfg.distillation.relation_layer <= model.num_layers, expected)
     return source._replace(cfg=fields.override(source.cfg, {"model.kernels": cfg.model.kernels}))
