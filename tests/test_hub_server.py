@@ -6,9 +6,11 @@ import http.server
 import json
 import threading
 
+import hub_folders
 import pytest
 
 from mlm.base import config, errors
+from mlm.cli import command, use
 from mlm.data.tasks import splits
 from mlm.data.text import files, remote_files
 from mlm.inference import export
@@ -16,7 +18,8 @@ from mlm.inference import export
 constants = pytest.importorskip("huggingface_hub.constants", reason="the extra hub is not installed")
 COMMIT = 40 * "a"
 UPLOADED: dict[str, dict[str, bytes]] = {}  # contents by path, by branch
-NAMES = ("/lab/texts", "/lab/a", "/repos/create")  # what there is at all
+LARGE: dict[str, bytes] = {}  # contents of large files, by their SHA-256
+NAMES = ("/lab/texts", "/lab/a", "/repos/create", "/validate-yaml")  # what there is at all
 STORED = {"data/0.jsonl": b'{"text": "one"}\n{"text": "two"}\n', "README.md": b"# not a document"}
 
 
@@ -51,14 +54,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
         address = f"http://127.0.0.1:{self.server.server_address[1]}/lab/a"
         if action == "preupload":
             paths = [file["path"] for file in json.loads(body)["files"]]
-            self.answer({"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]})
+            modes = {path: "lfs" if path.endswith(".safetensors") else "regular" for path in paths}
+            files = [{"path": path, "uploadMode": mode, "shouldIgnore": False} for path, mode in modes.items()]
+            self.answer({"files": files})
+        elif branch == "batch":
+            upload = lambda file: {"upload": {"href": f"{address}/large/{file['oid']}"}}
+            objects = [file | {"actions": upload(file)} for file in json.loads(body)["objects"]]
+            self.answer({"transfer": "basic", "objects": objects})
         elif action == "commit":
-            lines = [json.loads(line) for line in body.splitlines()]
-            found = {line["value"]["path"]: line["value"]["content"] for line in lines if line["key"] == "file"}
-            UPLOADED[branch] = {path: base64.b64decode(content) for path, content in found.items()}
+            values = {"file": [], "lfsFile": [], "header": []}
+            for line in map(json.loads, body.splitlines()):
+                values[line["key"]].append(line["value"])
+            UPLOADED[branch] = {file["path"]: base64.b64decode(file["content"]) for file in values["file"]}
+            UPLOADED[branch] |= {file["path"]: LARGE[file["oid"]] for file in values["lfsFile"]}
             self.answer({"commitUrl": f"{address}/commit/{COMMIT}", "commitOid": COMMIT, "success": True})
-        else:  # creates the repository, or a branch
+        else:  # reads the README.md, creates the repository, or a branch
             self.answer({"url": address, "id": "lab/a"})
+
+    def do_PUT(self):
+        raw = self.rfile.read(int(self.headers["Content-Length"]))
+        assert hashlib.sha256(raw).hexdigest() == self.path.rpartition("/")[2]
+        LARGE[hashlib.sha256(raw).hexdigest()] = raw
+        self.answer({})
 
     def log_message(self, *args):
         pass
@@ -73,6 +90,7 @@ def server(tmp_path, monkeypatch):
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + template)
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", "hf_none")
         remote_files.fetch_files.cache_clear()
         yield
@@ -92,12 +110,19 @@ def test_a_data_set_is_downloaded_and_read(server):
 
 def test_a_folder_is_uploaded_and_each_milestone_to_its_branch(server, tmp_path):
     (tmp_path / "out" / "step4").mkdir(parents=True)
-    for name in ("config.json", "model.safetensors", "step4/config.json"):
+    for name in ("README.md", "model.safetensors", "step4/config.json"):
         (tmp_path / "out" / name).write_text(name)
     assert export.push_folder(str(tmp_path / "out"), "lab/a") == ["main", "step4"]
     assert UPLOADED == {
-        "main": {"config.json": b"config.json", "model.safetensors": b"model.safetensors"},
+        "main": {"README.md": b"README.md", "model.safetensors": b"model.safetensors"},
         "step4": {"config.json": b"step4/config.json"},
     }
-    with pytest.raises(errors.ConfigError, match="--push = 'lab/none': cannot be uploaded"):
-        export.push_folder(str(tmp_path / "out"), "lab/none")
+
+
+def test_a_refused_upload_is_a_line_and_leaves_what_was_exported(server, plain, tmp_path, capsys):
+    words = ["export", str(plain["bert"]), str(tmp_path / "out"), "--push=lab/none"]
+    with pytest.raises(SystemExit, match="2"):
+        command.run_main(lambda: use.main(words))
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: --push = 'lab/none': cannot be uploaded") and line.endswith("out is complete")
+    hub_folders.same_tensors(plain["bert"], tmp_path / "out")
