@@ -272,6 +272,14 @@ def test_pictures_are_of_archives_and_those_of_findings_readable_in_a_column_of_
         assert min(sizes) / width * 85 / 25.4 * 72 > 5.5, name  # points, 85 mm wide
 
 
+def test_a_sweep_kept_in_part_has_no_report(tmp_path, monkeypatch):
+    hooks = load_hooks()
+    monkeypatch.setattr(hooks, "FIGURES", tmp_path)
+    for name in ("a-long.tar.xz", "a-long.json", "a-text.tar.xz", "b-long.tar.xz", "b-long.json"):
+        (tmp_path / name).touch()
+    assert [path.name for path in hooks.list_archives("a*")] == ["a-long.tar.xz"]
+
+
 @pytest.mark.exhaustive(but=("README.md", "docs/index.md", "docs/guides/evaluate.md"))
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if find_python(page)])
