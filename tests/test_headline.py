@@ -225,13 +225,12 @@ def test_columns_of_measured_numbers_make_room_on_a_terminal_from_the_last_on(re
     measured = [
         column for column in made.table.columns if column.name in ("excess_loss", "accuracy", "near", "far", "recall")
     ]
+    others = [column for column in made.table.columns if column not in measured]
     for width in range(20, 200):
         fitted = table.fit_columns(made.table.rows, made.table.columns, width)
-        kept = [column for column in measured if column in fitted]
+        kept, left = ([column for column in fitted if (column in measured) == is_one] for is_one in (True, False))
         assert kept == measured[: len(kept)] and kept
-        assert [column for column in fitted if column not in measured] == [
-            column for column in made.table.columns if column not in measured
-        ]
+        assert left == others[: len(left)] and left and (left == others or len(kept) == 1)
     assert fitted == list(made.table.columns) and len(measured) > 1
 
 
@@ -243,6 +242,7 @@ def test_no_cell_is_cut_on_a_terminal(monkeypatch, capsys):
     cells = ["Bayes optimum", "posterior", value, value, 0.2, "133K", 3]
     row = {column.name: cell for column, cell in zip(columns, cells, strict=True)}
     monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("LINES", "50")  # without it rich takes a dumb terminal to be 80 wide
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     for width in range(77, 130):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -251,6 +251,27 @@ def test_no_cell_is_cut_on_a_terminal(monkeypatch, capsys):
         assert not any("…" in line for line in lines), width
         assert max(map(len, lines)) <= width and any(line.endswith(" seeds") for line in lines), width
         assert any(re.search("posterior .*133K +3$", line) for line in lines), width
+
+
+def test_a_table_without_intervals_fits_a_terminal(monkeypatch, capsys):
+    columns = [table.Column("row", "row"), *(table.Column(f"{n}", f"expected best of {n}", ".3f") for n in range(9))]
+    columns += [table.Column(name, name) for name in ("optim.learning_rate", "optim.weight_decay", "model.init_std")]
+    row = {column.name: 0.5 if column.format else "0.001558 (log-uniform, 0.0005 to 0.008)" for column in columns}
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("LINES", "50")  # without it rich takes a dumb terminal to be 80 wide
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for width in range(40, 200, 5):
+        monkeypatch.setenv("COLUMNS", str(width))
+        table.print_table([row], columns)
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= width and "…" not in text and "0.500" in text
+        assert ("No room here for" in text) == (width < 175), width
+
+
+def test_commands_print_tables_for_the_terminal_and_write_markdown_into_files_alone():
+    root = Path(__file__).parents[1]
+    paths = [*(root / "mlm" / "cli").glob("*.py"), *(root / "experiments").rglob("*.py")]
+    assert len(paths) > 20 and [path.name for path in paths if "to_markdown(" in path.read_text()] == []
 
 
 def test_models_that_learnt_nothing_are_counted(results):

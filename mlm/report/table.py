@@ -208,11 +208,14 @@ def measure_column(rows: Sequence[dict], column: Column, *, by_word: bool = Fals
 
 
 def fit_columns(rows: Sequence[dict], columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns that fit into so many characters: the last ones of numbers are left out, but never the first."""
+    """The columns that fit into so many characters: from the last on, estimates but one are left out, then others."""
     fitted = list(columns)
     measured = [column for column in columns if any(isinstance(row.get(column.name), Estimate) for row in rows)]
     while len(measured) > 1 and sum(measure_column(rows, column) + SPACE for column in fitted) > width:
         fitted.remove(measured.pop())
+    others = [column for column in fitted[1:] if column not in measured]
+    while others and sum(measure_column(rows, one, by_word=not one.format) + SPACE for one in fitted) > width:
+        fitted.remove(others.pop())
     return fitted
 
 
