@@ -255,7 +255,7 @@ def test_readme_s_table_is_of_the_runs_of_its_figure():
     for model, excess, half, accuracy in rows:
         assert all(f">{excess} ± {half}<" in picture for picture in pictures)
         cells = kept[f"{model.split()[0]}-tiny"]
-        assert (excess, accuracy) == (f"{cells['excess_loss'][0]:.3f}", f"{cells['accuracy'][0]:.3f}")
+        assert (excess, accuracy) == (f"{cells['excess_loss'][0]:.3f}", f"{100 * cells['accuracy'][0]:.1f}")
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)
 
 
