@@ -45,6 +45,27 @@ def test_few_columns_tell_each_model_apart(results):
     assert len(made.table.columns) <= 8
 
 
+def test_where_there_is_no_room_the_score_the_names_and_the_test_stay(results, monkeypatch):
+    whole, left = [column.name for column in make(results).table.columns], []
+    for count in range(1, len(whole) + 2):
+        monkeypatch.setattr(headline, "MAX_COLUMNS", count)
+        names = [column.name for column in make(results).table.columns]
+        assert len(names) == min(count, len(whole)) and {*left} <= {*names}
+        assert names == [name for name in whole if name in names]
+        left += [name for name in names if name not in left]
+    assert left == ["excess_loss", "model", "verdict", "seeds", "accuracy", "near", "recall", "parameters"]
+
+
+def test_markdown_has_the_best_in_bold_and_an_empty_row_above_references(results):
+    made = make(results).table
+    best = made.rows[0] | {"verdict": "best"}
+    lines = table.to_markdown([best, *made.rows[1:]], made.columns).splitlines()[2 : len(made.rows) + 3]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert all(re.fullmatch(r"\*\*.+\*\*", cell) for cell in cells[0]) and "**" not in "".join(lines[1:])
+    empty = [i for i, row in enumerate(cells) if not any(row)]
+    assert empty == [sum("seeds" in row for row in made.rows)]
+
+
 def test_a_size_is_named_with_its_parameters(results):
     other = {"model.size": "micro", "workdir": results[0]["config"]["workdir"].replace("tiny", "micro")}
     runs = [*results[:-1], results[-1] | {"parameters": 1200}]
