@@ -70,7 +70,7 @@ def on_files(files: Files, config) -> Files:
     """Adds the generated pages. mkdocs calls it by its name."""
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
-    archives = sorted(FIGURES.glob(f"{config.extra['reports']}{ARCHIVE}"))
+    archives = list_archives(config.extra["reports"])
     names = config.extra["drawn"] = [path.name.removesuffix(ARCHIVE) for path in archives]
     pages = {
         "reference/configuration.md": render_configuration(),
@@ -133,6 +133,12 @@ def shade_picture(text: str, path: str) -> str:
         f'<img class="{kind}" src="{path}{ending}" alt="{text}" loading="lazy">'
         for ending in (".svg#only-light", "-dark.svg#only-dark")
     )
+
+
+def list_archives(pattern: str) -> list[Path]:
+    """The archives whose names match and whose figures are kept; a sweep that was kept in part has none yet."""
+    names = [path.name.removesuffix(ARCHIVE) for path in sorted(FIGURES.glob(f"{pattern}{ARCHIVE}"))]
+    return [FIGURES / f"{name}{ARCHIVE}" for name in names if (FIGURES / f"{name}.json").exists()]
 
 
 def list_pictures() -> list[Path]:
@@ -317,7 +323,7 @@ def escape_cell(text: str) -> str:
 def draw_pictures() -> None:
     """Draws the committed pictures again, after a change of an archive or of how charts look."""
     charts: dict[str, list[str]] = {}  # by archive
-    archives = [path.name.removesuffix(ARCHIVE) for path in FIGURES.glob(f"*{ARCHIVE}")]
+    archives = [path.name.removesuffix(ARCHIVE) for path in list_archives("*")]
     for picture in list_pictures():
         archive = max((name for name in archives if picture.stem.startswith(f"{name}-")), key=len)
         charts.setdefault(archive, []).append(picture.stem.removeprefix(f"{archive}-"))

@@ -8,6 +8,7 @@ import pytest
 from mlm.base import errors
 from mlm.evaluation import minimal_pairs
 from mlm.inference.pseudo_likelihood import METRICS
+from mlm.report import evaluation_scores
 
 
 def lines(*pairs, **more):
@@ -118,6 +119,14 @@ def test_a_phenomenon_is_the_mean_of_its_paradigms_with_an_interval_over_their_p
     assert many[0]["phenomena"]["a"]["paradigms"] == 2 and many[0]["overall"]["pairs"] == 515
     right = minimal_pairs.summarize(answers({"one-12/a": ("a", 1.0, 15)}, rng))["one-12"]["overall"]
     assert right["pll_accuracy"] == right["pll_accuracy_high"] == 1 and right["pll_accuracy_low"] < 0.8
+
+
+def test_chance_is_a_line_in_the_chart_over_training():
+    summary = minimal_pairs.summarize(answers({"one-12/a": ("a", 0.9, 40)}, np.random.default_rng(0)))
+    scores = list(minimal_pairs.list_scores({"summary": {"minimal_pairs": summary}}))
+    run = {"config": {"workdir": "a"}, "milestones": {step: {"evaluation_scores": scores} for step in (1, 4)}}
+    (chart,) = evaluation_scores.build_milestone_charts([run])
+    assert [(line.name, line.y[0].mean) for line in chart.references] == [("chance", 50)]
 
 
 def test_two_suites_are_never_averaged_together():

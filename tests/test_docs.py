@@ -255,7 +255,7 @@ def test_readme_s_table_is_of_the_runs_of_its_figure():
     for model, excess, half, accuracy in rows:
         assert all(f">{excess} ± {half}<" in picture for picture in pictures)
         cells = kept[f"{model.split()[0]}-tiny"]
-        assert (excess, accuracy) == (f"{cells['excess_loss'][0]:.3f}", f"{cells['accuracy'][0]:.3f}")
+        assert (excess, accuracy) == (f"{cells['excess_loss'][0]:.3f}", f"{100 * cells['accuracy'][0]:.1f}")
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)
 
 
@@ -270,6 +270,14 @@ def test_pictures_are_of_archives_and_those_of_findings_readable_in_a_column_of_
         width = float(re.search(r'<svg[^>]* width="([\d.]+)"', svg)[1])
         sizes = {float(size) for size in re.findall(r'font-size="([\d.]+)px"', svg)}
         assert min(sizes) / width * 85 / 25.4 * 72 > 5.5, name  # points, 85 mm wide
+
+
+def test_a_sweep_kept_in_part_has_no_report(tmp_path, monkeypatch):
+    hooks = load_hooks()
+    monkeypatch.setattr(hooks, "FIGURES", tmp_path)
+    for name in ("a-long.tar.xz", "a-long.json", "a-text.tar.xz", "b-long.tar.xz", "b-long.json"):
+        (tmp_path / name).touch()
+    assert [path.name for path in hooks.list_archives("a*")] == ["a-long.tar.xz"]
 
 
 @pytest.mark.exhaustive(but=("README.md", "docs/index.md", "docs/guides/evaluate.md"))

@@ -45,6 +45,27 @@ def test_few_columns_tell_each_model_apart(results):
     assert len(made.table.columns) <= 8
 
 
+def test_where_there_is_no_room_the_score_the_names_and_the_test_stay(results, monkeypatch):
+    whole, left = [column.name for column in make(results).table.columns], []
+    for count in range(1, len(whole) + 2):
+        monkeypatch.setattr(headline, "MAX_COLUMNS", count)
+        names = [column.name for column in make(results).table.columns]
+        assert len(names) == min(count, len(whole)) and {*left} <= {*names}
+        assert names == [name for name in whole if name in names]
+        left += [name for name in names if name not in left]
+    assert left == ["excess_loss", "model", "verdict", "seeds", "accuracy", "near", "recall", "parameters"]
+
+
+def test_markdown_has_the_best_in_bold_and_an_empty_row_above_references(results):
+    made = make(results).table
+    best = made.rows[0] | {"verdict": "best"}
+    lines = table.to_markdown([best, *made.rows[1:]], made.columns).splitlines()[2 : len(made.rows) + 3]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert all(re.fullmatch(r"\*\*.+\*\*", cell) for cell in cells[0]) and "**" not in "".join(lines[1:])
+    empty = [i for i, row in enumerate(cells) if not any(row)]
+    assert empty == [sum("seeds" in row for row in made.rows)]
+
+
 def test_a_size_is_named_with_its_parameters(results):
     other = {"model.size": "micro", "workdir": results[0]["config"]["workdir"].replace("tiny", "micro")}
     runs = [*results[:-1], results[-1] | {"parameters": 1200}]
@@ -225,13 +246,12 @@ def test_columns_of_measured_numbers_make_room_on_a_terminal_from_the_last_on(re
     measured = [
         column for column in made.table.columns if column.name in ("excess_loss", "accuracy", "near", "far", "recall")
     ]
+    others = [column for column in made.table.columns if column not in measured]
     for width in range(20, 200):
         fitted = table.fit_columns(made.table.rows, made.table.columns, width)
-        kept = [column for column in measured if column in fitted]
+        kept, left = ([column for column in fitted if (column in measured) == is_one] for is_one in (True, False))
         assert kept == measured[: len(kept)] and kept
-        assert [column for column in fitted if column not in measured] == [
-            column for column in made.table.columns if column not in measured
-        ]
+        assert left == others[: len(left)] and left and (left == others or len(kept) == 1)
     assert fitted == list(made.table.columns) and len(measured) > 1
 
 
@@ -243,6 +263,7 @@ def test_no_cell_is_cut_on_a_terminal(monkeypatch, capsys):
     cells = ["Bayes optimum", "posterior", value, value, 0.2, "133K", 3]
     row = {column.name: cell for column, cell in zip(columns, cells, strict=True)}
     monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("LINES", "50")  # without it rich takes a dumb terminal to be 80 wide
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     for width in range(77, 130):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -251,6 +272,27 @@ def test_no_cell_is_cut_on_a_terminal(monkeypatch, capsys):
         assert not any("…" in line for line in lines), width
         assert max(map(len, lines)) <= width and any(line.endswith(" seeds") for line in lines), width
         assert any(re.search("posterior .*133K +3$", line) for line in lines), width
+
+
+def test_a_table_without_intervals_fits_a_terminal(monkeypatch, capsys):
+    columns = [table.Column("row", "row"), *(table.Column(f"{n}", f"expected best of {n}", ".3f") for n in range(9))]
+    columns += [table.Column(name, name) for name in ("optim.learning_rate", "optim.weight_decay", "model.init_std")]
+    row = {column.name: 0.5 if column.format else "0.001558 (log-uniform, 0.0005 to 0.008)" for column in columns}
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("LINES", "50")  # without it rich takes a dumb terminal to be 80 wide
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for width in range(40, 200, 5):
+        monkeypatch.setenv("COLUMNS", str(width))
+        table.print_table([row], columns)
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= width and "…" not in text and "0.500" in text
+        assert ("No room here for" in text) == (width < 175), width
+
+
+def test_commands_print_tables_for_the_terminal_and_write_markdown_into_files_alone():
+    root = Path(__file__).parents[1]
+    paths = [*(root / "mlm" / "cli").glob("*.py"), *(root / "experiments").rglob("*.py")]
+    assert len(paths) > 20 and [path.name for path in paths if "to_markdown(" in path.read_text()] == []
 
 
 def test_models_that_learnt_nothing_are_counted(results):

@@ -122,7 +122,9 @@ def main() -> None:
             traceback.print_exc()
             failures.append(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
         print(f"{name}: {time.monotonic() - start:,.0f} s", flush=True)
-    print(f"\n{table.to_markdown(rows, timing.COLUMNS)}\n\nwritten: {folder}/table.md, .csv, .tex, machine.json")
+    print()
+    table.print_table(rows, timing.COLUMNS)
+    print(f"\nwritten: {folder}/table.md, .csv, .tex, machine.json")
     if failures:
         print("\n".join(["parts that failed:", *failures]), file=sys.stderr)
         sys.exit(1)

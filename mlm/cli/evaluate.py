@@ -151,7 +151,7 @@ def evaluate_suites(args, overrides: dict) -> None:
     errors.require(bool(args.data), "--data", args.data, "the folder that holds a folder for each task, with --suite")
     out = use.check_output(args.out, ".csv", ".jsonl") if args.out else None
     from mlm.evaluation import suite
-    from mlm.report.table import to_markdown
+    from mlm.report.table import print_table
 
     command.raise_on_interrupt()
     suites = [suite.read_suite(name, Path(args.data).expanduser()) for name in args.suite.split(",")]
@@ -160,7 +160,7 @@ def evaluate_suites(args, overrides: dict) -> None:
         command.print_notes(*(f"left out: {name}: {reason}" for name, reason in one.missing.items()))
     models = select_runs(args.runs, overrides)
     if args.plan:
-        print(to_markdown(*suite.plan(models, suite_tasks, overrides, command.print_notes)))
+        print_table(*suite.plan(models, suite_tasks, overrides, command.print_notes))
         return
     scores, failed = [], []
     for model in models:
@@ -176,7 +176,8 @@ def evaluate_suites(args, overrides: dict) -> None:
             command.print_notes(f"not evaluated: {model}: {error}")
     expected = f"a task that one of the models can be evaluated on, of {', '.join(task.name for task in suite_tasks)}"
     errors.require(bool(scores), "--suite", args.suite, expected)
-    print("\n" + to_markdown(*suite.build_table(scores)))
+    print()
+    print_table(*suite.build_table(scores))
     if out:
         use.write_records(out, [one.make_record() for one in scores])
         print(f"\nwritten: {out}")
@@ -187,20 +188,20 @@ def evaluate_suites(args, overrides: dict) -> None:
 def print_evaluations(contents: dict) -> None:
     """Prints the tables of a run's evaluations."""
     from mlm.evaluation import evaluation_tasks
-    from mlm.report.table import to_markdown
+    from mlm.report.table import print_table
 
     for evaluation in evaluation_tasks.EVALUATIONS.values():
         for table in evaluation.build_tables(contents):
             if table.rows:
-                heading = f"{table.heading}\n\n" if table.heading else ""
-                print(f"\n{heading}{to_markdown(table.rows, table.columns)}")
+                print(f"\n{table.heading}\n" if table.heading else "")
+                print_table(table.rows, table.columns)
 
 
 def print_comparison(evaluated: dict[str, dict]) -> None:
     """Prints a table with a row for each of several runs, by their directories, and a column for each evaluation."""
     from mlm.evaluation import evaluation_tasks
     from mlm.report import evaluation_scores
-    from mlm.report.table import Column, to_markdown
+    from mlm.report.table import Column, print_table
 
     results = [
         evaluation_tasks.add_scores(contents | {"config": {"workdir": workdir}})
@@ -209,15 +210,17 @@ def print_comparison(evaluated: dict[str, dict]) -> None:
     columns = evaluation_scores.build_columns(results)
     cells = (evaluation_scores.build_cells([result], columns) for result in results)
     rows = [{"run": workdir} | row for workdir, row in zip(evaluated, cells, strict=True)]
-    print("\n" + to_markdown(rows, [Column("run", "run"), *columns.values()]))
+    print()
+    print_table(rows, [Column("run", "run"), *columns.values()])
 
 
 def print_milestones(workdir: str, by_step: dict[int, dict]) -> None:
     """Prints the evaluations of a run at its milestones, a row for each."""
     from mlm.evaluation import evaluation_tasks
     from mlm.report import evaluation_scores
-    from mlm.report.table import to_markdown
+    from mlm.report.table import print_table
 
     milestones = {step: evaluation_tasks.add_scores(contents) for step, contents in by_step.items()}
     run = {"config": {"workdir": workdir}, "milestones": milestones}
-    print("\n" + to_markdown(*evaluation_scores.build_milestone_table([run])))
+    print()
+    print_table(*evaluation_scores.build_milestone_table([run]))

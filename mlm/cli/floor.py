@@ -141,7 +141,7 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:])
     args = make_parser().parse_words(others)
-    from mlm.report.table import Column, to_markdown
+    from mlm.report.table import Column, print_table
     from mlm.training.run import resolution
 
     errors.require_one_of("verb", args.verb, list(VERBS))
@@ -158,4 +158,4 @@ def main(words: list[str]) -> None:
     )
     sources = dict.fromkeys(name for row in rows for name in row) if args.verb == "statistics" else {}
     shown = [column for column in columns if column.name in rows[0]]
-    print(to_markdown(rows, [*shown, *(Column(name, name) for name in sources if name != "what")]))
+    print_table(rows, [*shown, *(Column(name, name) for name in sources if name != "what")])

@@ -60,7 +60,9 @@ def search_points(sweep) -> None:
     }
     found = searches.Search(args.scale, chosen, [*plan.rungs], name, better, origin)
     searches.write_search(out, found)
-    print(f"\n{table.to_markdown(*expected_best.build_table(found))}\n\nwritten: {out}")
+    print()
+    table.print_table(*expected_best.build_table(found))
+    print(f"\nwritten: {out}")
     for row, own in chosen.items():
         if edges := search_space.find_edges(rows[row].space, own.chosen):
             command.print_notes(f"at the edge of its range: {row}: {', '.join(edges)}; widen it and search again")

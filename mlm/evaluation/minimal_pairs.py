@@ -209,6 +209,7 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[estimates.EvaluationSco
             ),
             100 * overall[f"{METRIC}_accuracy"],
             note=f"mean of {overall['paradigms']:,} paradigms, {overall['pairs']:,} pairs in all, by {METRIC_TITLE}",
+            references={"chance": 50.0},
             interval=(100 * overall[f"{METRIC}_accuracy_low"], 100 * overall[f"{METRIC}_accuracy_high"]),
         )
 

@@ -21,11 +21,12 @@ from mlm.report.table import (
     format_cell,
     format_count,
     replace_signs,
+    starts_references,
     to_grid,
 )
 
 SOURCE_FIELDS = ("data.corpus", "data.tfds_name", "data.path", "data.validation_path")
-MAX_EVALUATIONS, MAX_NAMED, MAX_SETS = 2, 3, 3
+MAX_COLUMNS, MAX_EVALUATIONS, MAX_NAMED, MAX_SETS = 8, 2, 3, 3
 TEX_ESCAPES = {sign: f"\\{sign}" for sign in "%&_#${}"}
 TEX_ESCAPES |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
 RECIPE = ("learning_rate", "batch")  # columns that name a model only where no other does
@@ -61,7 +62,7 @@ class Headline(NamedTuple):
         """Returns "best" by the index of each best model or clear difference, "rule" by that of the first reference."""
         rows = self.table.rows
         best = {i: BEST for i, row in enumerate(rows) if row.get(VERDICT.name) == BEST or is_clear(row)}
-        return best | {i: "rule" for i, row in enumerate(rows) if "seeds" not in row and i and "seeds" in rows[i - 1]}
+        return best | {i: "rule" for i in range(len(rows)) if starts_references(rows, i)}
 
     def to_latex(self) -> str:
         """The table for a paper: the best in bold, a dagger at models not told from it, and a line for the caption."""
@@ -119,17 +120,16 @@ def build_headline(
     if models and columns[0] not in names:  # where references have their names
         references = [{names[0].name: row.get(columns[0].name, "")} | row for row in references]
     shown = [*judged, *(row for row in models if id(row) not in placed), *references]
-    wanted = [
-        *(column.name for column in names),
-        *(summary.EVALUATION_SET, primary.name, VERDICT.name, *((DIFFERENCE, P) if compared else ())),
-        *select_scores(results, columns, models, primary),
-        *(() if any(column.name == "size" for column in names) else ("parameters",)),  # a size says about as much
-        "seeds",
-    ]
+    compares = (summary.EVALUATION_SET, primary.name, VERDICT.name, *((DIFFERENCE, P) if compared else ()))
+    wanted = [*(column.name for column in names), *compares, *select_scores(results, columns, models, primary)]
+    wanted += ["seeds"] if any(one.name == "size" for one in names) else ["parameters", "seeds"]  # a size says as much
     by_name = {column.name: column for column in (*columns, VERDICT)}
     kept = [by_name[name] for name in wanted if name in by_name] if models else list(columns)
     kept = [column for column in kept if any(row.get(column.name) not in (None, "") for row in shown)]
-    scored = [column.name for column in kept if column not in names]
+    ranks = [primary.name, *wanted[: len(names)], *compares, "seeds", *wanted, *by_name]  # the most needed first
+    first = sorted(kept, key=lambda column: ranks.index(column.name))[:MAX_COLUMNS]
+    kept = [column for column in kept if column in first]
+    scored = [column.name for column in kept if column not in names and column.name != summary.EVALUATION_SET]
     shown = [row for row in shown if "seeds" in row or any(row.get(name) not in (None, "") for name in scored)]
     if compared:
         sentences = [describe_differences(compared, models, columns, names, primary)]
@@ -359,6 +359,7 @@ def describe_faults(models: Sequence[dict]) -> list[str]:
         "above_unigram": "learnt nothing beyond token frequencies",
         "leaks": "lie below the floor, which no model can: they have seen their targets",
         "rate_shortfall": "masked less than nine tenths of what their rate asks for",
+        "unigram_plateau": "had a seed still on the unigram's plateau after a tenth of its steps",
     }
     counts = {name: sum(name in row for row in models) for name in faults}
     return [f"{count} of {len(models)} models {faults[name]}." for name, count in counts.items() if count]

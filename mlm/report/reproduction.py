@@ -22,7 +22,7 @@ import numpy as np
 from mlm.base import errors, files
 from mlm.base.estimates import EvaluationMetric, Score
 from mlm.report import evaluation_scores, series, summary, table
-from mlm.report.headline import Headline
+from mlm.report.headline import MAX_COLUMNS, Headline
 from mlm.report.pages import run_provenance
 from mlm.report.table import Column, NamedTable
 
@@ -118,8 +118,8 @@ def render_tables(
     headline: Headline, columns: Sequence[Column], tables: Sequence[NamedTable], first: Collection[str]
 ) -> list[str]:
     """Lines of Markdown: tables, `first` (by their stems) above the headline; long ones are folded."""
-    shown = [*headline.table.columns]
-    shown += [column for column in columns if column.name in MARKS and column not in shown]
+    marks = [column for column in columns if column.name in MARKS and column not in headline.table.columns]
+    shown = [*headline.table.columns, *marks][:MAX_COLUMNS]
     sentence = re.sub(r"[*_]", r"\\\g<0>", headline.sentence)  # of a pattern of files, say
     runs = headline.table._replace(title=sentence, caption="", columns=shown)
     parts: list[str] = []
@@ -212,12 +212,13 @@ def read_figures(path: Path) -> Figures:
         raise errors.ConfigError(f"{path}: expected a file of mlm sweep compare --write ({reason})") from None
 
 
-def render_figures(figures: Figures) -> str:
-    """The figures in Markdown: the commands, their origin, and the tables."""
+def render_figures(figures: Figures, name: str) -> str:
+    """The figures of the file `name` in Markdown: the commands, their origin, and the tables."""
     origin = f"Commit {figures.commit}, {figures.date}; {figures.device}; {figures.hours:.2f} hours of runs"
     seeds = f"{figures.seeds} seeds" if figures.seeds > 1 else "one seed"
     commands = [figures.command, *([figures.evaluate] if figures.evaluate else [])]
-    lines = ["\n".join(f"    {command}" for command in commands), f"{origin}; {seeds}.", "\n".join(figures.table)]
+    origin += f"; {seeds}. Every column of the models is in `figures/{name}.csv`."
+    lines = ["\n".join(f"    {command}" for command in commands), origin, "\n".join(figures.table)]
     return "\n\n".join(lines) + "\n"
 
 
@@ -229,7 +230,7 @@ def render_page(page: str, figures: Mapping[str, Figures], where: str) -> str:
     )
     for _, name, _, _ in parts:
         errors.require_one_of(f"{where}: figures", name, list(figures))
-    return MARKERS.sub(lambda match: f"{match[1]}\n{render_figures(figures[match[2]])}\n{match[4]}", page)
+    return MARKERS.sub(lambda match: f"{match[1]}\n{render_figures(figures[match[2]], match[2])}\n{match[4]}", page)
 
 
 def write_pages(paths: Sequence[Path], folder: Path) -> None:

@@ -162,9 +162,18 @@ def replace_signs(text: str) -> str:
     return text.replace("±", "$\\pm$").replace("†", "$^\\dagger$").replace(EN_DASH, "--")
 
 
+def starts_references(rows: Sequence[dict], i: int) -> bool:
+    """Whether row i is the first reference below models."""
+    return i > 0 and "seeds" in rows[i - 1] and "seeds" not in rows[i]
+
+
 def to_grid(rows: Sequence[dict], columns: Sequence[Column], style: str = "pipe") -> str:
-    """The table without notes, in a style of tabulate."""
+    """The table without notes, in a style of tabulate; in Markdown with the best in bold and references set apart."""
     cells = [[format_cell(row.get(column.name), column.format) for column in columns] for row in rows]
+    for i in reversed(range(len(rows) if style == "pipe" else 0)):
+        if rows[i].get("verdict") == "best":
+            cells[i] = [cell and f"**{cell}**" for cell in cells[i]]
+        cells[i:i] = [[""] * len(columns)] * starts_references(rows, i)
     align = ["right" if column.format else "left" for column in columns]
     return tabulate(
         cells, [column.title for column in columns], style, colalign=align if cells else None, disable_numparse=True
@@ -184,7 +193,7 @@ def print_table(rows: Sequence[dict], columns: Sequence[Column]) -> None:
     for column, width in zip(shown, share_width(rows, shown, terminal.width), strict=True):
         grid.add_column(column.title, justify="right" if column.format else "left", width=width)
     for i, row in enumerate(rows):
-        if i and "seeds" in rows[i - 1] and "seeds" not in row:
+        if starts_references(rows, i):
             grid.add_section()
         cells = (text.Text(format_cell(row.get(one.name), one.format), no_wrap=bool(one.format)) for one in shown)
         grid.add_row(*cells, style="bold" if row.get("verdict") == "best" else None)
@@ -208,11 +217,14 @@ def measure_column(rows: Sequence[dict], column: Column, *, by_word: bool = Fals
 
 
 def fit_columns(rows: Sequence[dict], columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns that fit into so many characters: the last ones of numbers are left out, but never the first."""
+    """The columns that fit into so many characters: from the last on, estimates but one are left out, then others."""
     fitted = list(columns)
     measured = [column for column in columns if any(isinstance(row.get(column.name), Estimate) for row in rows)]
     while len(measured) > 1 and sum(measure_column(rows, column) + SPACE for column in fitted) > width:
         fitted.remove(measured.pop())
+    others = [column for column in fitted[1:] if column not in measured]
+    while others and sum(measure_column(rows, one, by_word=not one.format) + SPACE for one in fitted) > width:
+        fitted.remove(others.pop())
     return fitted
 
 
