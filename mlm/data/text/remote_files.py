@@ -1,6 +1,7 @@
 """Copies on this machine of files on a bucket or on huggingface.co; they are fetched again when they change there."""
 
 import functools
+import os
 from pathlib import Path
 
 from mlm.base import buckets, errors, extras, files
@@ -8,6 +9,11 @@ from mlm.base.storage import BUCKET, get_storage
 from mlm.data.text import records
 
 HUB_PREFIX = "hf:datasets/"
+
+
+def names_file(word: str) -> bool:
+    """Whether a word of a command line names a file: one that is there, or by its ending."""
+    return os.path.isfile(word) or (records.has_known_ending(word) and " " not in word)
 
 
 @functools.cache  # a start asks several times
