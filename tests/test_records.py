@@ -295,6 +295,23 @@ def test_a_damaged_file_ends_in_one_line_that_names_it_and_a_row(tmp_path, name)
             assert str(tmp_path / f"a.{name}") in str(error) and "\n" not in str(error)
 
 
+def test_a_damaged_row_group_and_a_nested_column_are_named(tmp_path):
+    path, whole = tmp_path / "a.parquet", write_parquet(draw(40))
+    metadata = parquet.read_metadata(io.BytesIO(whole))
+    for number in range(metadata.num_row_groups):
+        place, damaged = metadata.row_group(number).column(1).dictionary_page_offset, bytearray(whole)
+        damaged[place : place + 20] = b"\xff" * 20
+        path.write_bytes(damaged)
+        where = rf"a\.parquet, row {7 * number + 1}: row group {number + 1} of 6: "
+        with pytest.raises(errors.ConfigError, match=where):
+            read(path)
+    nested = pyarrow.table({"text": [["a"], ["b", "c"]], "title": ["x", "y"]})
+    for raw, kind in ((write_parquet(nested), "list<.*string>"), (b'{"text": ["a"], "title": "x"}\n', "list")):
+        path.write_bytes(raw)
+        with pytest.raises(errors.ConfigError, match=f"which has title; this one has the type {kind}$"):
+            read(path)
+
+
 def test_a_data_set_of_the_hub_is_read_from_its_cache(tmp_path, monkeypatch):
     """As huggingface_hub lays its cache out: a revision's names are links to files by their digests."""
     constants = pytest.importorskip("huggingface_hub.constants")

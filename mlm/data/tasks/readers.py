@@ -36,9 +36,9 @@ def read_table(path: Path, labelled: config.Labelled, parse_label: LabelParser) 
         has_header = not labelled.text_column.isdecimal()
         layout = {"quoted": labelled.quoting == "on", "has_header": has_header}
 
-    def select(has_text):
+    def select(column_types):
         for column in columns:
-            examples.require_column(column, list(has_text), str(path))
+            examples.require_column(column, list(column_types), str(path))
         return columns
 
     rows = records.read_records(str(path), RECORD_KINDS[labelled.format], select, **layout)

@@ -113,11 +113,11 @@ def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow]
     errors.require(kind != records.TEXT, "finetune", path, expected)
     names: list[str] = []
 
-    def select(has_text):
+    def select(column_types):
         if columns["label"]:
             header = ", whose first line has their names" if kind in records.DELIMITERS else ""
-            examples.require_column(columns["label"], list(has_text), f"--label: {path}{header}")
-        others = {name: is_text for name, is_text in has_text.items() if name != columns["label"]}
+            examples.require_column(columns["label"], list(column_types), f"--label: {path}{header}")
+        others = {name: kind for name, kind in column_types.items() if name != columns["label"]}
         wanted = {"text": columns["text"] or records.DEFAULT_COLUMN}
         wanted |= {flag: columns[flag] for flag in ("text_pair", "negative") if columns[flag]}
         names.extend(records.choose_column(f"--{flag}", path, name, others) for flag, name in wanted.items())
