@@ -146,11 +146,12 @@ def test_a_carriage_return_ends_a_row_of_a_table(tmp_path):
 def test_a_task_has_the_same_examples_in_every_format(tmp_path):
     documents, packed = draw(), {}
     kinds.train_tokenizer(config.Tokenizer("words", 0), documents).save(tmp_path)
-    for name in ("csv", "tsv", "jsonl", "parquet", "arrow", "csv.gz"):
-        form, _, is_compressed = name.partition(".")
+    for name in ("csv", "tsv", "jsonl", "parquet", "arrow", "csv.gz", "jsonl.csv", "parquet.csv", "arrow.jsonl"):
+        form, _, ending = name.partition(".")  # content decides where a name and the format say something else
         raw = FORMATS[form](documents)
-        (tmp_path / f"a.{name}").write_bytes(gzip.compress(raw) if is_compressed else raw)
-        said = {"format": form, "train": f"a.{name}", "dev": f"a.{name}", "text_column": "text", "label_column": "id"}
+        (tmp_path / f"a.{name}").write_bytes(gzip.compress(raw) if ending == "gz" else raw)
+        said = {"format": ending if ending in FORMATS else form, "text_column": "text", "label_column": "id"}
+        said |= dict.fromkeys(("train", "dev"), f"a.{name}")
         said |= {"quoting": "on"} if form == "tsv" else {}
         cfg = small_config(
             data__task="own",
