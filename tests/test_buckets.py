@@ -9,9 +9,13 @@ import pytest
 from etils.epath import backend
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
+from hub_folders import make_head_folder
+from small import get_refusal
 
 from mlm.base import buckets, config, errors, files, lease, storage
+from mlm.cli import use
 from mlm.data.rows import store
+from mlm.data.tasks import table_task
 from mlm.data.text import files as text_files
 from mlm.data.text import parallel_text, remote_files
 from mlm.training.run import log
@@ -247,3 +251,22 @@ def test_source_files_on_a_bucket_are_read_and_fetched_again_when_they_change(ro
     named = config.ParallelText(train="train.tsv", dev="val.tsv")
     there = parallel_text.open_pairs(config.Data(corpus="parallel", parallel_path="gs://lab/pairs", parallel=named))
     assert [*there.splits["train"]()] == [("one", "two")]
+
+
+def test_a_table_on_a_bucket_is_the_one_on_a_disk(root, plain, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    table = "text,label\n" + "".join(f"the old horse {'sleeps ' * n},{'ab'[n % 2]}\n" for n in range(40))
+    (tmp_path / "new.csv").write_text(table)
+    storage.BUCKET.write("gs://lab/tables/new.csv", table.encode())
+    storage.BUCKET.write("gs://lab/tables/other.csv", table.encode())
+    columns = {"text": "", "text_pair": "", "negative": "", "label": "label"}
+    folder, tasks, printed = str(make_head_folder(plain, tmp_path, "bert-classify")), [], []
+    for path in (f"{tmp_path}/new.csv", "gs://lab/tables/new.csv"):
+        tasks.append(table_task.write_task(path, tmp_path, columns, 0.3, 0))
+        use.main(["predict", folder, path, "--json"])
+        printed.append(capsys.readouterr().out)
+    assert tasks[0] == tasks[1] and printed[0] == printed[1] and len(printed[0].splitlines()) == 40
+    for path in ("gs://lab/tables/*.csv", "gs://lab/tables/nwe.csv"):
+        assert path in get_refusal(table_task.write_task, path, tmp_path, columns, 0.3, 0)
+        assert path in get_refusal(use.main, ["predict", folder, path])

@@ -228,10 +228,12 @@ def score(args, load) -> Iterator[dict]:
 
 def predict(args, load) -> Iterator[dict]:
     """Records of the predicted labels, of each word if the task is tagging; or the rows of a table with them."""
-    path = args.file if not args.texts else args.texts[0] if len(args.texts) == 1 and not args.file else ""
-    is_table = os.path.isfile(path) and records.detect_kind(path) != records.TEXT
+    words = [*args.texts, *filter(None, [args.file])]
     expected = "texts, or one table that is there; --file=FILE reads texts"
-    texts = [] if is_table else read_texts(args.texts, args.file, expected)
+    is_file = len(words) == 1 and remote_files.names_file(words[0])
+    path = remote_files.fetch_file("predict", words[0], expected) if is_file else ""
+    is_table = is_file and records.detect_kind(path) != records.TEXT
+    texts = [] if is_table else read_texts(args.texts, args.file and (path or args.file), expected)
     from mlm.inference import prediction
 
     model = load()
