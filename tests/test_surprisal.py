@@ -148,7 +148,9 @@ def test_the_command_writes_a_row_a_word(plain, tmp_path, capsys):
     found = [word.nats for words in mlm.load(folder).surprisal(texts) for word in words]
     np.testing.assert_allclose([float(row["surprisal"] or math.nan) for row in rows], found, rtol=1e-6)
     use.main(["score", folder, texts[0], "--json"])
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["nats"] == pytest.approx(-sum(found[:5]))
+    scored = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert scored["nats"] == pytest.approx(-sum(found[:5]))
+    assert scored["bits_per_byte"] == pytest.approx(sum(found[:5]) / math.log(2) / len(texts[0]))
     (tmp_path / "passages.txt").write_text("the old horse\n")
     for command in (["score", folder], ["fill", folder], ["generate", folder], ["score", folder, *texts]):
         refused = get_refusal(use.main, [*command, f"{tmp_path}/passages.txt"])

@@ -18,7 +18,7 @@ from mlm.cli import command
 from mlm.data.text import records, remote_files
 
 FORMATS = {
-    **dict.fromkeys(("probability", "cosine", "cloze", "surprisal", "bits"), ".3f"),
+    **dict.fromkeys(("probability", "cosine", "cloze", "surprisal", "bits", "bits_per_byte"), ".3f"),
     **dict.fromkeys(("nats", "log_prob"), ".2f"),
     "flesch": ".1f",
     "texts": ",d",
@@ -214,11 +214,12 @@ def similar(args, load) -> Iterator[dict]:
 
 
 def score(args, load) -> Iterator[dict]:
-    """Records of the texts' log-likelihoods, or of the surprisal of each word or token, in nats and bits."""
+    """Records of the texts' log-likelihoods (nats, bits per byte), or of the surprisal of each word or token."""
     texts, overlap = read_texts(args.texts, args.file), None if args.overlap < 0 else args.overlap
     for line, parts in enumerate(load().surprisal(texts, args.by, args.metric, overlap=overlap), 1):
         if args.by == "text":
-            yield {"nats": -parts[0].nats, "text": parts[0].text}
+            bits = parts[0].nats / math.log(2) / len(parts[0].text.encode("utf-8", "surrogatepass"))
+            yield {"nats": -parts[0].nats, "bits_per_byte": bits, "text": parts[0].text}
             continue
         for number, part in enumerate(parts, 1):
             nats = None if math.isnan(part.nats) else part.nats
