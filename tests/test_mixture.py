@@ -253,7 +253,7 @@ def test_a_run_of_sources_and_phases_has_the_same_batches_on_one_process_and_on_
         monkeypatch.setattr(parallel, "get_process_position", lambda: {"process": process, "processes": processes})
         log = SimpleNamespace(write_message=lambda text: None)
         run = SimpleNamespace(cfg=cfg, segments=segments, start_step=start_step, log=log)
-        return list(loop.TrainingRun.iterate_batches(run, True))
+        return list(loop.TrainingRun.iterate_batches(run, True))  # type: ignore[arg-type]
 
     whole = read(0, 0, 1)
     assert [batch.text.ids_BxL.shape for batch in whole] == [(8, 8)] * 4 + [(4, 16)] * 4
