@@ -3,18 +3,24 @@ whole run.
 """
 
 import json
+import random
 import time
 
+import numpy as np
 import pytest
 from etils.epath import backend
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
+from hub_folders import make_head_folder
+from small import get_refusal
 
-from mlm.base import buckets, config, errors, files, lease, storage
-from mlm.data.rows import store
+from mlm.base import buckets, config, errors, fields, files, lease, storage
+from mlm.cli import use
+from mlm.data.rows import pack, store, text_rows
+from mlm.data.tasks import table_task
 from mlm.data.text import files as text_files
 from mlm.data.text import parallel_text, remote_files
-from mlm.training.run import log
+from mlm.training.run import log, resolution
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 
 
@@ -247,3 +253,48 @@ def test_source_files_on_a_bucket_are_read_and_fetched_again_when_they_change(ro
     named = config.ParallelText(train="train.tsv", dev="val.tsv")
     there = parallel_text.open_pairs(config.Data(corpus="parallel", parallel_path="gs://lab/pairs", parallel=named))
     assert [*there.splits["train"]()] == [("one", "two")]
+
+
+def test_a_table_on_a_bucket_is_the_one_on_a_disk(root, plain, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    table = "text,label\n" + "".join(f"the old horse {'sleeps ' * n},{'ab'[n % 2]}\n" for n in range(40))
+    (tmp_path / "new.csv").write_text(table)
+    storage.BUCKET.write("gs://lab/tables/new.csv", table.encode())
+    storage.BUCKET.write("gs://lab/tables/other.csv", table.encode())
+    columns = {"text": "", "text_pair": "", "negative": "", "label": "label"}
+    folder, tasks, printed = str(make_head_folder(plain, tmp_path, "bert-classify")), [], []
+    for path in (f"{tmp_path}/new.csv", "gs://lab/tables/new.csv"):
+        tasks.append(table_task.write_task(path, tmp_path, columns, 0.3, 0))
+        use.main(["predict", folder, path, "--json"])
+        printed.append(capsys.readouterr().out)
+    assert tasks[0] == tasks[1] and printed[0] == printed[1] and len(printed[0].splitlines()) == 40
+    for path in ("gs://lab/tables/*.csv", "gs://lab/tables/nwe.csv"):
+        assert path in get_refusal(table_task.write_task, path, tmp_path, columns, 0.3, 0)
+        assert path in get_refusal(use.main, ["predict", folder, path])
+
+
+def test_machines_pack_shards_of_a_corpus_to_a_bucket_and_a_third_joins_them(root, tmp_path, monkeypatch):
+    monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
+    storage.BUCKET.write("gs://lab/.keep", b"")
+    (tmp_path / "texts").mkdir()
+    for number in range(4):
+        lines = (" ".join(random.Random(number * 90 + n).choices("abcdefgh", k=12)) for n in range(90))
+        (tmp_path / f"texts/{number}.txt").write_text("\n".join(lines))
+    options = {"data.path": str(tmp_path / "texts"), "data.document_boundary": "line", "pack.shard_mb": 0.001}
+    options |= {"tokenizer.kind": "words", "tokenizer.vocab_size": 13, "pack.seq_len": 16}
+    cfg = resolution.resolve(config.Config(), options | {"data.cache_dir": str(tmp_path / "disk")})
+    on_disk, cfg = pack.load_dataset(cfg), fields.override(cfg, {"data.cache_dir": "gs://lab/cache"})
+    shards = range(len(pack.make_packers(cfg)[0].shards))
+    for machine, missing in (("one", shards), ("two", shards[1::2])):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+        (packer,) = pack.make_packers(cfg)
+        assert packer.list_missing_shards() == [*missing] and len(shards) > 3
+        packer.make_shards(missing[::2] if machine == "one" else missing, 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "three"))
+    monkeypatch.setattr(text_rows.Packer, "write_splits", lambda *_, **__: pytest.fail("packed again"))
+    joined = pack.load_dataset(cfg)
+    for split in joined.splits:
+        for name, column in joined.get_split(split).items():
+            assert np.array_equal(column[:], on_disk.get_split(split)[name][:])
+    assert pack.make_packers(cfg)[0].list_missing_shards() == []

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mlm.base import estimates
+from mlm.evaluation import predictions
 from mlm.objectives import scores
 from mlm.training.validation import split_scores
 
@@ -46,3 +47,8 @@ def test_counts_of_classes_are_scikit_learn_s(objective):
     expected = sklearn_metrics.precision_recall_fscore_support(label_N, predicted_N, labels=range(5), zero_division=0)
     for name, value_C in zip(("precision", "recall", "f1", "examples"), expected, strict=True):
         np.testing.assert_allclose([row[name] for row in found["classes"]], value_C)
+    _, matrix = predictions.build_tables({"evaluations": {"predictions": {"dev": found}}})
+    assert [[row["true"], *map(row.get, "01234")] for row in matrix.rows] == [
+        [name, *counts] for name, counts in zip("abcde", found["confusion"], strict=True)
+    ]
+    assert [column.title for column in matrix.columns] == ["true", *"abcde"]

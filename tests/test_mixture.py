@@ -5,6 +5,7 @@ import json
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import grain
 import jax
@@ -20,6 +21,7 @@ from mlm.experiment import recipes
 from mlm.launch.sweep import budget, plan, runner
 from mlm.training.run import extension, loop, resolution
 from mlm.training.run.directory import RunDirectory
+from mlm.training.step import parallel
 
 FILE = """
 [[sources]]
@@ -241,6 +243,24 @@ def test_sizes_to_a_power_are_weights(tmp_path):
     share = (tokens[0] / sum(tokens)) ** 0.3 / sum((n / sum(tokens)) ** 0.3 for n in tokens)
     parts = [source.parts[0] for source in packed.sources]
     assert tokens[0] != tokens[1] and parts[0] / sum(parts) == pytest.approx(share, abs=1e-4)
+
+
+def test_a_run_of_sources_and_phases_has_the_same_batches_on_one_process_and_on_two(tmp_path, monkeypatch):
+    cfg = make_config(tmp_path)
+    segments = mixture.list_segments(cfg, pack.load_dataset(cfg), pack.load_dataset)
+
+    def read(start_step, process, processes):
+        monkeypatch.setattr(parallel, "get_process_position", lambda: {"process": process, "processes": processes})
+        log = SimpleNamespace(write_message=lambda text: None)
+        run = SimpleNamespace(cfg=cfg, segments=segments, start_step=start_step, log=log)
+        return list(loop.TrainingRun.iterate_batches(run, True))  # type: ignore[arg-type]
+
+    whole = read(0, 0, 1)
+    assert [batch.text.ids_BxL.shape for batch in whole] == [(8, 8)] * 4 + [(4, 16)] * 4
+    for start_step in (0, 2, 5):
+        for batch, *shares in zip(whole[start_step:], read(start_step, 0, 2), read(start_step, 1, 2), strict=True):
+            joined = jax.tree.map(lambda *parts: np.concatenate(parts), *shares)
+            jax.tree.map(np.testing.assert_array_equal, joined, batch)
 
 
 @pytest.mark.slow

@@ -190,7 +190,9 @@ def test_a_model_of_known_probabilities_has_the_known_pseudo_perplexity():
     # The token before is seen in both: what PLL-word-l2r hides comes after.
     np.testing.assert_allclose(found.pll_S, alone, rtol=1e-5)
     np.testing.assert_allclose(found.pll_word_l2r_S, alone, rtol=1e-5)
-    result = pseudo_likelihood.compute_pseudo_perplexity(found)
+    result = pseudo_likelihood.compute_pseudo_perplexity(found, SENTENCES)
+    num_bytes = len("".join(SENTENCES).encode())
+    assert result["pll"]["bits_per_byte"] == pytest.approx(-sum(alone) / np.log(2) / num_bytes, rel=1e-5)
     assert result["pll"]["token_perplexity"] == pytest.approx(np.exp(-sum(alone) / 19), rel=1e-5)
     assert result["pll"]["word_perplexity"] == pytest.approx(np.exp(-sum(alone) / 12), rel=1e-5)
     assert result["pll_word_l2r"] == pytest.approx(result["pll"], rel=1e-5)
@@ -206,7 +208,8 @@ def test_unknown_tokens_are_shown_but_not_asked_for():
     found = score_sentences(small_config(**ONE), sentences=["a 7 b", "a b"])
     assert found.tokens_S.tolist() == [2, 2] and found.unknown_S.tolist() == [1, 0]
     with pytest.raises(errors.ConfigError, match=r"^sentences = 2: expected some with a token of the vocabulary$"):
-        pseudo_likelihood.compute_pseudo_perplexity(score_sentences(small_config(**ONE), sentences=["7", "8 9"]))
+        found = score_sentences(small_config(**ONE), sentences=["7", "8 9"])
+        pseudo_likelihood.compute_pseudo_perplexity(found, ["7", "8 9"])
 
 
 def test_a_sentence_longer_than_a_row_is_cut_before_a_word_and_no_token_is_lost():
@@ -219,7 +222,7 @@ def test_a_sentence_longer_than_a_row_is_cut_before_a_word_and_no_token_is_lost(
     assert found.pll_word_l2r_S[0] == pytest.approx(parts.pll_word_l2r_S.sum(), rel=1e-6)
     endless = pseudo_likelihood.build_queries(PIECES, ["a" * 25], 12)
     assert (endless.ids_RxL >= 5).sum(-1).tolist() == [10, 10, 5]
-    assert pseudo_likelihood.compute_pseudo_perplexity(found)["split_sentences"] == 1
+    assert pseudo_likelihood.compute_pseudo_perplexity(found, [sentence, "a"])["split_sentences"] == 1
 
 
 def make_scores(good, bad, unknown=None):

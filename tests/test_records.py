@@ -146,11 +146,12 @@ def test_a_carriage_return_ends_a_row_of_a_table(tmp_path):
 def test_a_task_has_the_same_examples_in_every_format(tmp_path):
     documents, packed = draw(), {}
     kinds.train_tokenizer(config.Tokenizer("words", 0), documents).save(tmp_path)
-    for name in ("csv", "tsv", "jsonl", "parquet", "arrow", "csv.gz"):
-        form, _, is_compressed = name.partition(".")
+    for name in ("csv", "tsv", "jsonl", "parquet", "arrow", "csv.gz", "jsonl.csv", "parquet.csv", "arrow.jsonl"):
+        form, _, ending = name.partition(".")  # content decides where a name and the format say something else
         raw = FORMATS[form](documents)
-        (tmp_path / f"a.{name}").write_bytes(gzip.compress(raw) if is_compressed else raw)
-        said = {"format": form, "train": f"a.{name}", "dev": f"a.{name}", "text_column": "text", "label_column": "id"}
+        (tmp_path / f"a.{name}").write_bytes(gzip.compress(raw) if ending == "gz" else raw)
+        said = {"format": ending if ending in FORMATS else form, "text_column": "text", "label_column": "id"}
+        said |= dict.fromkeys(("train", "dev"), f"a.{name}")
         said |= {"quoting": "on"} if form == "tsv" else {}
         cfg = small_config(
             data__task="own",
@@ -301,6 +302,23 @@ def test_a_damaged_file_ends_in_one_line_that_names_it_and_a_row(tmp_path, name)
             assert len(read(tmp_path / f"a.{name}")) <= 100
         except errors.ConfigError as error:
             assert str(tmp_path / f"a.{name}") in str(error) and "\n" not in str(error)
+
+
+def test_a_damaged_row_group_and_a_nested_column_are_named(tmp_path):
+    path, whole = tmp_path / "a.parquet", write_parquet(draw(40))
+    metadata = parquet.read_metadata(io.BytesIO(whole))
+    for number in range(metadata.num_row_groups):
+        place, damaged = metadata.row_group(number).column(1).dictionary_page_offset, bytearray(whole)
+        damaged[place : place + 20] = b"\xff" * 20
+        path.write_bytes(damaged)
+        where = rf"a\.parquet, row {7 * number + 1}: row group {number + 1} of 6: "
+        with pytest.raises(errors.ConfigError, match=where):
+            read(path)
+    nested = pyarrow.table({"text": [["a"], ["b", "c"]], "title": ["x", "y"]})
+    for raw, kind in ((write_parquet(nested), "list<.*string>"), (b'{"text": ["a"], "title": "x"}\n', "list")):
+        path.write_bytes(raw)
+        with pytest.raises(errors.ConfigError, match=f"which has title; this one has the type {kind}$"):
+            read(path)
 
 
 def test_a_data_set_of_the_hub_is_read_from_its_cache(tmp_path, monkeypatch):

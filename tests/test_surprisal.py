@@ -113,10 +113,14 @@ def test_a_long_text_is_read_in_windows_that_repeat_the_end_of_the_one_before(wo
     assert "overlap" in get_refusal(masked.surprisal, "w1", overlap=3)
 
 
-@pytest.mark.exhaustive(but=("pll",))
-@pytest.mark.parametrize("metric", ["pll", "pll_word_l2r"])
-def test_of_a_masked_model_they_are_the_terms_of_the_pseudo_log_likelihood(tmp_path, metric):
-    model = make_model(kinds.train_tokenizer(config.Tokenizer("wordpiece", 180), SENTENCES), **MASKED)
+@pytest.mark.exhaustive(but=("pll", "diffusion"))
+@pytest.mark.parametrize(
+    ("metric", "changes"),
+    [("pll", MASKED), ("pll_word_l2r", MASKED), ("pll", {"objective": "diffusion"})],
+    ids=["pll", "pll_word_l2r", "diffusion"],
+)
+def test_of_a_masked_model_they_are_the_terms_of_the_pseudo_log_likelihood(tmp_path, metric, changes):
+    model = make_model(kinds.train_tokenizer(config.Tokenizer("wordpiece", 180), SENTENCES), **changes)
     for text in ("[MASK] horse unbelievable", "Zeus slept \u2603 near the river, " * 4):  # split over two sequences
         parts = model.surprisal(text, metric=metric)
         total = -model.pseudo_log_likelihood(text, metric=metric)
@@ -148,4 +152,10 @@ def test_the_command_writes_a_row_a_word(plain, tmp_path, capsys):
     found = [word.nats for words in mlm.load(folder).surprisal(texts) for word in words]
     np.testing.assert_allclose([float(row["surprisal"] or math.nan) for row in rows], found, rtol=1e-6)
     use.main(["score", folder, texts[0], "--json"])
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["nats"] == pytest.approx(-sum(found[:5]))
+    scored = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert scored["nats"] == pytest.approx(-sum(found[:5]))
+    assert scored["bits_per_byte"] == pytest.approx(sum(found[:5]) / math.log(2) / len(texts[0]))
+    (tmp_path / "passages.txt").write_text("the old horse\n")
+    for command in (["score", folder], ["fill", folder], ["generate", folder], ["score", folder, *texts]):
+        refused = get_refusal(use.main, [*command, f"{tmp_path}/passages.txt"])
+        assert refused == f"text = '{tmp_path}/passages.txt': expected a text; --file=FILE reads those of a file"

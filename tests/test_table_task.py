@@ -226,7 +226,9 @@ def test_rows_with_other_values_than_texts_come_back(plain, tmp_path, capsys):
     path.write_text('{"text": null, "a": NaN}\n{"text": "the old horse", "a": [1], "later": 2}\n')
     for out in ("out.csv", "out.jsonl"):
         use.main(["predict", folder, str(path), f"--out={tmp_path / out}"])
-    assert get_refusal(use.main, ["predict", folder, str(path), str(path)]).startswith(f"predict = '{path}': expected")
+    assert get_refusal(use.main, ["predict", folder, str(path), str(path)]).startswith(
+        f"text = '{path}': expected texts"
+    )
     assert (tmp_path / "out.csv").read_text().splitlines()[0].startswith("text,a,predicted,p(")
     first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert first["a"] is None and first["predicted"] is None and second["later"] == 2 and second["predicted"]

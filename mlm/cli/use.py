@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from mlm.base import errors, extras, files, text_files
 from mlm.base.flag import Flag
 from mlm.cli import command
-from mlm.data.text import records
+from mlm.data.text import records, remote_files
 
 FORMATS = {
-    **dict.fromkeys(("probability", "cosine", "cloze", "surprisal", "bits"), ".3f"),
+    **dict.fromkeys(("probability", "cosine", "cloze", "surprisal", "bits", "bits_per_byte"), ".3f"),
     **dict.fromkeys(("nats", "log_prob"), ".2f"),
     "flesch": ".1f",
     "texts": ",d",
@@ -157,8 +157,13 @@ def print_table(rows: Sequence[dict], omitted: Container[str] = ()) -> None:
     table.print_table(shown, [table.Column(name, name, FORMATS.get(name, "")) for name in names])
 
 
-def read_texts(texts: list[str], file: str) -> list[str]:
-    """The texts of a command line, of a file or of standard input. Raises ConfigError for none, or for both."""
+def read_texts(texts: list[str], file: str, expected: str = "a text; --file=FILE reads those of a file") -> list[str]:
+    """The texts of a command line, of a file or of standard input.
+
+    Raises ConfigError for none, for both, and, with what is `expected`, for the name of a file among texts.
+    """
+    if named := next(filter(remote_files.names_file, texts), ""):
+        errors.require(False, "text", named, expected)
     if texts and file:
         raise errors.ConfigError(f"--file = {file!r}: expected texts there or on the command line, not both")
     texts = texts or list(text_files.read_numbered_lines("--file", file).values())
@@ -209,11 +214,12 @@ def similar(args, load) -> Iterator[dict]:
 
 
 def score(args, load) -> Iterator[dict]:
-    """Records of the texts' log-likelihoods, or of the surprisal of each word or token, in nats and bits."""
+    """Records of the texts' log-likelihoods (nats, bits per byte), or of the surprisal of each word or token."""
     texts, overlap = read_texts(args.texts, args.file), None if args.overlap < 0 else args.overlap
     for line, parts in enumerate(load().surprisal(texts, args.by, args.metric, overlap=overlap), 1):
         if args.by == "text":
-            yield {"nats": -parts[0].nats, "text": parts[0].text}
+            bits = parts[0].nats / math.log(2) / len(parts[0].text.encode("utf-8", "surrogatepass"))
+            yield {"nats": -parts[0].nats, "bits_per_byte": bits, "text": parts[0].text}
             continue
         for number, part in enumerate(parts, 1):
             nats = None if math.isnan(part.nats) else part.nats
@@ -223,14 +229,12 @@ def score(args, load) -> Iterator[dict]:
 
 def predict(args, load) -> Iterator[dict]:
     """Records of the predicted labels, of each word if the task is tagging; or the rows of a table with them."""
-    path = args.file if not args.texts else args.texts[0] if len(args.texts) == 1 and not args.file else ""
-    is_table = os.path.isfile(path) and records.detect_kind(path) != records.TEXT
-    named = [
-        text for text in args.texts if os.path.isfile(text) or (records.has_known_ending(text) and " " not in text)
-    ]
+    words = [*args.texts, *filter(None, [args.file])]
     expected = "texts, or one table that is there; --file=FILE reads texts"
-    errors.require(is_table or not named, "predict", named[0] if named else "", expected)
-    texts = [] if is_table else read_texts(args.texts, args.file)
+    is_file = len(words) == 1 and remote_files.names_file(words[0])
+    path = remote_files.fetch_file("predict", words[0], expected) if is_file else ""
+    is_table = is_file and records.detect_kind(path) != records.TEXT
+    texts = [] if is_table else read_texts(args.texts, args.file and (path or args.file), expected)
     from mlm.inference import prediction
 
     model = load()
@@ -303,7 +307,7 @@ def export(args, load) -> Iterator[dict]:
 
 def generate(args, load) -> Iterator[dict]:
     """Records of texts that begin with those of the command line or of --file; without any, with an empty one."""
-    texts = read_texts(args.texts, args.file) if args.file else args.texts or [""]
+    texts = read_texts(args.texts, args.file) if args.texts or args.file else [""]
     options = {flag.name: getattr(args, flag.name) for flag in (*BEAMS, *SAMPLING)}
     return _number_texts(texts, load().generate(texts, **options))
 

@@ -16,7 +16,7 @@ from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 from mlm.training.validation import split_scores
 
-FORMAT, MAX_ROWS = 2, 20  # of the results; classes of a table
+FORMAT, MAX_ROWS, MAX_CONFUSION = 2, 20, 8  # of the results; classes of the tables
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -93,10 +93,16 @@ def _iterate_words(cfg, record, label_NxL, columns, classes):
 
 
 def build_tables(contents: Mapping[str, Any]) -> Iterator[EvaluationTable]:
-    """Precision and recall of each class, of many classes those with the lowest F1."""
+    """Precision and recall of each class, of many classes those with the lowest F1; of few, a confusion matrix."""
     for split, result in get_results(contents, "predictions").items():
         classes = sorted(result.get("classes", ()), key=lambda row: row["f1"])
         of_many = f": the {MAX_ROWS} of {len(classes)} classes with the lowest F1" if len(classes) > MAX_ROWS else ""
         counts = (Column(name, name, ",d") for name in ("examples", "predicted"))
         shares = (Column(name, name, ".3f") for name in ("precision", "recall", "f1"))
         yield EvaluationTable(classes[:MAX_ROWS], [Column("class", "class"), *counts, *shares], f"{split}{of_many}")
+        names = [row["class"] for row in result.get("classes", ())]
+        if 1 < len(names) <= MAX_CONFUSION:
+            columns = [Column("true", "true"), *(Column(f"{i}", name, ",d") for i, name in enumerate(names))]
+            cells = ({f"{i}": count for i, count in enumerate(counts_C)} for counts_C in result["confusion"])
+            rows = [{"true": name} | row for name, row in zip(names, cells, strict=True)]
+            yield EvaluationTable(rows, columns, f"{split}: true classes (rows) by predicted ones (columns)")

@@ -4,7 +4,7 @@ import argparse
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -85,8 +85,8 @@ def _score_left_to_right(run, case, progress):
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
-    """The pseudo-perplexity of a case's sentences."""
-    return pseudo_likelihood.compute_pseudo_perplexity(score_case(run, case, progress))
+    """The pseudo-perplexity of a case's sentences, and their bits per byte."""
+    return pseudo_likelihood.compute_pseudo_perplexity(score_case(run, case, progress), case.inputs)
 
 
 def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
@@ -102,23 +102,26 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
 
 
 def build_tables(contents: Mapping[str, Any]) -> Iterator[EvaluationTable]:
-    """The pseudo-perplexity per token and per word, by either metric."""
+    """The pseudo-perplexity per token and per word, and the bits per byte, by either metric."""
+    columns = (Column("token", "per token", ",.2f"), Column("word", "per word", ",.2f"))
     for result in get_results(contents, "pseudo_likelihood").values():
-        units = ("token", "word")
+        rows = []
+        for metric, title in TITLES.items():
+            perplexities = {one.name: _estimate(result, metric, f"{one.name}_nats", math.exp) for one in columns}
+            rows.append({"metric": title, **perplexities, "bits": _estimate(result, metric, "bits_per_byte")})
         yield EvaluationTable(
-            [
-                {"metric": title} | {unit: estimate_perplexity(result, metric, unit) for unit in units}
-                for metric, title in TITLES.items()
-            ],
-            [Column("metric", "pseudo-perplexity"), *(Column(unit, f"per {unit}", ",.2f") for unit in units)],
+            rows,
+            [Column("metric", "pseudo-perplexity"), *columns, Column("bits", "bits per byte", ".3f")],
             f"{result['sentences']:,} sentences: {result['words']:,} words, {result['tokens']:,} tokens, "
             f"without {result['unknown_tokens']:,} unknown tokens",
         )
 
 
-def estimate_perplexity(result: dict, metric: str, unit: str) -> Estimate:
-    """The perplexity per token or word, with an interval over sentences that is symmetric in nats."""
-    nats, half_width = result[metric][f"{unit}_nats"], 1.96 * result[metric][f"{unit}_nats_se"]
+def _estimate(result: dict, metric: str, name: str, scale: Callable[[float], float] = float) -> Estimate | None:
+    """A value with an interval over sentences that is symmetric before `scale`; None: an older result has none."""
+    if name not in result[metric]:
+        return None
+    mean, half_width = result[metric][name], 1.96 * result[metric][f"{name}_se"]
     if result["sentences"] < 2:
-        return Estimate(math.exp(nats), None, None)
-    return ItemInterval(*map(math.exp, (nats, nats - half_width, nats + half_width)))
+        return Estimate(scale(mean), None, None)
+    return ItemInterval(*map(scale, (mean, mean - half_width, mean + half_width)))

@@ -96,13 +96,13 @@ def predict_table(model, path: str, batch_rows: int = BATCH_ROWS) -> Iterator[di
     columns += [labelled.text_pair_column] * (get_text_counts(model.config) == (2,))
     chosen: list[str] = []
 
-    def select(has_text):
+    def select(column_types):
         for name in columns:
-            is_name = name in has_text or (name and not name.isdecimal())
+            is_name = name in column_types or (name and not name.isdecimal())
             wanted = name if is_name else records.DEFAULT_COLUMN
-            chosen.append(records.choose_column("predict: text_column", path, wanted, has_text))
+            chosen.append(records.choose_column("predict: text_column", path, wanted, column_types))
         errors.require(len({*chosen}) == len(chosen), path, chosen, "two columns of texts, named as in training")
-        return list(has_text)
+        return list(column_types)
 
     classes = model.dataset_info.classes if LABELLED_OBJECTIVES[objective].classifies_texts else ()
     written = {"predicted", *(f"p({name})" for name in classes)}

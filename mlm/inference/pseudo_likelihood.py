@@ -171,14 +171,16 @@ def score_sentences(
     )
 
 
-def compute_pseudo_perplexity(scores: SentenceScores) -> dict:
+def compute_pseudo_perplexity(scores: SentenceScores, sentences: Sequence[str]) -> dict:
     """exp(-sum of PLL / N) over all sentences, for each metric, with standard errors over sentences ("_se").
 
     "token": N counts the scored tokens (Salazar et al. 2020), so it does not compare vocabularies. "word": N counts
     words between white space, which all vocabularies share; unknown tokens are not scored and lower it. "_nats" is the
-    mean whose exponential is the perplexity. Raises ConfigError where no token is scored.
+    mean whose exponential is the perplexity. "bits_per_byte" is over the bytes of UTF-8 of the sentences as they stand.
+    Raises ConfigError where no token is scored.
     """
     errors.require(scores.tokens_S.sum() > 0, "sentences", len(scores.tokens_S), "some with a token of the vocabulary")
+    bytes_S = np.array([len(text.encode("utf-8", "surrogatepass")) for text in sentences])
     result: dict[str, Any] = {
         "sentences": len(scores.tokens_S),
         "tokens": int(scores.tokens_S.sum()),
@@ -197,4 +199,6 @@ def compute_pseudo_perplexity(scores: SentenceScores) -> dict:
                 f"{unit}_perplexity": perplexity,
                 f"{unit}_perplexity_se": perplexity * error,
             }
+        bits_S = -getattr(scores, f"{metric}_S") / np.log(2)
+        values["bits_per_byte"], values["bits_per_byte_se"] = compute_ratio(bits_S, bytes_S)
     return result

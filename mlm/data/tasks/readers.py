@@ -29,19 +29,24 @@ MAX_SQUAD_BYTES = 2**29  # of a file, which is read at once
 
 
 def read_table(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
-    """The rows of a file of records; csv and tsv have no header where columns are named by number."""
+    """The rows of a file of records; csv and tsv have no header where columns are named by number.
+
+    Content that is JSON, Parquet or Arrow decides, whatever `labelled` names.
+    """
     columns, label = examples.list_columns(labelled), labelled.label_column
-    layout, has_header = {}, True
-    if labelled.format in records.DELIMITERS:
+    layout, has_header, kind = {}, True, records.detect_kind(str(path))
+    if kind in (records.TEXT, *records.DELIMITERS):
+        kind = RECORD_KINDS[labelled.format]
+    if kind in records.DELIMITERS:
         has_header = not labelled.text_column.isdecimal()
         layout = {"quoted": labelled.quoting == "on", "has_header": has_header}
 
-    def select(has_text):
+    def select(column_types):
         for column in columns:
-            examples.require_column(column, list(has_text), str(path))
+            examples.require_column(column, list(column_types), str(path))
         return columns
 
-    rows = records.read_records(str(path), RECORD_KINDS[labelled.format], select, **layout)
+    rows = records.read_records(str(path), kind, select, **layout)
     for index, (where, values) in enumerate(rows):
         for column in columns:
             examples.require_column(column, list(values), where)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mlm.base import errors, files
 from mlm.data.tasks import examples, splits
-from mlm.data.text import records
+from mlm.data.text import records, remote_files
 
 MAX_WHOLE_CLASSES = 20  # whole numbers of more values than these are predicted as numbers
 WHOLE_NUMBER = re.compile(r"\.0+\Z")  # how a table of floats ends one: 1 and 1.0 are one class
@@ -41,7 +41,7 @@ def write_task(
     Which rows are held out follows from their texts and the seed alone, so that no text is on both sides.
 
     Args:
-        path: a file of records (mlm/data/text/records.py).
+        path: a file of records (mlm/data/text/records.py), which may be remote.
         columns: the names of the columns "text", and "text_pair", "negative" and "label"; "": there is none.
         share: of the texts to hold out.
         objective: of texts without labels; empty: the one that fits the labels.
@@ -49,7 +49,7 @@ def write_task(
     Raises:
         ConfigError: no such file or column, no labels to learn, or too few rows.
     """
-    errors.require(Path(path).is_file(), "finetune", path, "a table of texts and labels, such as reviews.csv")
+    path = remote_files.fetch_file("finetune", path, "a table of texts and labels, such as reviews.csv")
     rows, names, without = _read_rows(path, columns)
     labels, found = list[str](), f"texts that belong together: {', '.join(names)}"
     if not objective:
@@ -113,11 +113,11 @@ def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow]
     errors.require(kind != records.TEXT, "finetune", path, expected)
     names: list[str] = []
 
-    def select(has_text):
+    def select(column_types):
         if columns["label"]:
             header = ", whose first line has their names" if kind in records.DELIMITERS else ""
-            examples.require_column(columns["label"], list(has_text), f"--label: {path}{header}")
-        others = {name: is_text for name, is_text in has_text.items() if name != columns["label"]}
+            examples.require_column(columns["label"], list(column_types), f"--label: {path}{header}")
+        others = {name: kind for name, kind in column_types.items() if name != columns["label"]}
         wanted = {"text": columns["text"] or records.DEFAULT_COLUMN}
         wanted |= {flag: columns[flag] for flag in ("text_pair", "negative") if columns[flag]}
         names.extend(records.choose_column(f"--{flag}", path, name, others) for flag, name in wanted.items())

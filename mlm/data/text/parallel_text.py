@@ -103,9 +103,9 @@ def read_pairs(paths: Sequence[Path], columns: Sequence[str] = ()) -> Iterator[P
 
 
 def _read_rows(path, kind, columns):
-    def select(has_text):
+    def select(column_types):
         for field, name in zip(Pair._fields, columns, strict=True):
-            errors.require_one_of(f"{path}: config.data.parallel.{field}", name, list(has_text))
+            errors.require_one_of(f"{path}: config.data.parallel.{field}", name, list(column_types))
         return columns
 
     row = None

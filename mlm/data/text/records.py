@@ -37,10 +37,11 @@ TEXT, JSON, PARQUET, ARROW = "text", "JSON", "Parquet", "Arrow"
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 KIND_BY_ENDING = {"jsonl": JSON, "ndjson": JSON, "json": JSON, "csv": "csv", "tsv": "tsv"}
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+FAULTS = (*DAMAGE, ValueError, NotImplementedError)  # the last: of pyarrow
 ENDINGS = ("txt", "text", *KIND_BY_ENDING, "parquet", "arrow")  # of the files that a folder is read for
 DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json")  # of a data set on huggingface.co, beside its files
 CARRIAGE_RETURN = re.compile(r"(?<=\r)")  # where it alone ends lines, as in old files of spreadsheets
-ColumnSelector = Callable[[Mapping[str, bool]], list[str]]
+ColumnSelector = Callable[[Mapping[str, str]], list[str]]  # what columns hold: TEXT, or the name of another type
 
 
 def find_compression(path: str) -> str:
@@ -163,11 +164,11 @@ def read_rows(
     """
     chosen = ""
 
-    def select(has_text):
+    def select(column_types):
         nonlocal chosen
-        chosen = choose_column("config.data.text_column", path, column, has_text)
+        chosen = choose_column("config.data.text_column", path, column, column_types)
         if id_column:
-            errors.require_one_of("config.data.id_column", id_column, list(has_text))
+            errors.require_one_of("config.data.id_column", id_column, list(column_types))
         return list(dict.fromkeys(filter(None, [chosen, id_column])))
 
     for where, record in read_records(path, kind, select, start, end):
@@ -183,8 +184,8 @@ def read_records(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Pairs (where, row) of a file of records; a row is values by column.
 
-    select: the columns to read of those that there are, given whether each holds texts. start, end: bytes of a part of
-    a file that `is_divisible`, whose rows have numbers of their own; None: all. layout: as of `_read_delimited`.
+    select: the columns to read of those that there are, given what each holds. start, end: bytes of a part of a file
+    that `is_divisible`, whose rows have numbers of their own; None: all. layout: as of `_read_delimited`.
 
     Raises ConfigError, which names file and line or row, for a file that is damaged, and for a missing extra.
     """
@@ -195,7 +196,7 @@ def read_records(
             yield found
     except errors.ConfigError:
         raise
-    except (*DAMAGE, ValueError, NotImplementedError) as error:  # the last: of pyarrow
+    except FAULTS as error:
         fault = f"{_name_part(path, start)}, row {number + 1}: {errors.first_line(error)}"
         raise errors.ConfigError(f"{fault}; expected a complete {kind} file") from None
 
@@ -211,15 +212,16 @@ def parse_text(value: Any, where: str) -> str:
     return text
 
 
-def choose_column(field: str, path: str, wanted: str, has_text: Mapping[str, bool]) -> str:
+def choose_column(field: str, path: str, wanted: str, column_types: Mapping[str, str]) -> str:
     """The column of the texts: the one wanted; where that is the default and not there, the only one of texts.
 
-    has_text: whether a column holds texts, by its name. Raises ConfigError, which names the field.
+    column_types: what a column holds, by its name. Raises ConfigError, which names the field.
     """
-    texts = [name for name, is_text in has_text.items() if is_text and name]  # an index has no name
-    if wanted not in has_text and wanted == DEFAULT_COLUMN and len(texts) == 1:
+    texts = [name for name, kind in column_types.items() if kind == TEXT and name]  # an index has no name
+    if wanted not in column_types and wanted == DEFAULT_COLUMN and len(texts) == 1:
         return texts[0]
     listed = f"{', '.join(texts) or 'none'}{errors.format_hint(wanted, texts)}"
+    listed += f"; this one has the type {column_types[wanted]}" if wanted in column_types else ""
     errors.require(wanted in texts, field, wanted, f"a column of texts in {path}, which has {listed}")
     return wanted
 
@@ -231,7 +233,7 @@ def _read_json(
     for number, (where, value) in enumerate(itertools.chain(first, _read_json_values(path, start, end))):
         errors.require(isinstance(value, dict), where, value, "a JSON object")
         if not number:
-            select({name: x is None or isinstance(x, str) for name, x in value.items()})
+            select({name: TEXT if x is None or isinstance(x, str) else type(x).__name__ for name, x in value.items()})
         if number or not start:
             yield where, value
 
@@ -272,7 +274,7 @@ def _read_delimited(
             where = f"{path}, line {line}"
             is_other = len(names) == 1 and delimiter not in names[0] and not {*names[0]}.isdisjoint(",;|\t")
             errors.require(not is_other, where, names[0], f"the names of columns with {delimiter!r} between them")
-            _require_unique(where, names, select(dict.fromkeys(names, True)))
+            _require_unique(where, names, select(dict.fromkeys(names, TEXT)))
             header = names
         for number, cells in rows:
             where = f"{path}, line {number}"
@@ -306,9 +308,16 @@ def _read_parquet(
     with parquet.ParquetFile(path) as file:
         columns = _select_columns(path, file.schema_arrow, select)
         groups = [number for number, place in enumerate(locate_row_groups(path)) if start <= place < end]
-        batches = file.iter_batches(BATCH_ROWS, groups, columns)
-        rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+        rows = itertools.chain.from_iterable(_read_row_group(file, number, columns) for number in groups)
         yield from _number_rows(_name_part(path, start), rows)
+
+
+def _read_row_group(file: Any, number: int, columns: list[str]) -> Iterator[dict[str, Any]]:
+    try:
+        for batch in file.iter_batches(BATCH_ROWS, [number], columns):
+            yield from batch.to_pylist()
+    except FAULTS as error:
+        raise ValueError(f"row group {number + 1} of {file.num_row_groups}: {errors.first_line(error)}") from None
 
 
 def locate_row_groups(path: str) -> list[int]:
@@ -345,11 +354,9 @@ def _select_columns(path: str, schema: Any, select: ColumnSelector) -> list[str]
     def has_text(kind):
         return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
-    texts = {
-        field.name: has_text(field.type.value_type if types.is_dictionary(field.type) else field.type)
-        for field in schema
-    }
-    return _require_unique(path, schema.names, select(texts))
+    values = {field.name: field.type.value_type if types.is_dictionary(field.type) else field.type for field in schema}
+    column_types = {name: TEXT if has_text(kind) else str(kind) for name, kind in values.items()}
+    return _require_unique(path, schema.names, select(column_types))
 
 
 def _require_unique(where: str, names: Sequence[str], columns: list[str]) -> list[str]:

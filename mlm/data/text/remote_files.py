@@ -1,6 +1,7 @@
 """Copies on this machine of files on a bucket or on huggingface.co; they are fetched again when they change there."""
 
 import functools
+import os
 from pathlib import Path
 
 from mlm.base import buckets, errors, extras, files
@@ -8,6 +9,13 @@ from mlm.base.storage import BUCKET, get_storage
 from mlm.data.text import records
 
 HUB_PREFIX = "hf:datasets/"
+REMOTE_PREFIXES = (HUB_PREFIX, *(f"{scheme}://" for scheme in buckets.LIBRARIES))
+
+
+def names_file(word: str) -> bool:
+    """Whether a word of a command line names a file: one that is there, or remote, or by its ending."""
+    is_name = word.startswith(REMOTE_PREFIXES) or records.has_known_ending(word)
+    return os.path.isfile(word) or (is_name and " " not in word)
 
 
 @functools.cache  # a start asks several times
@@ -20,6 +28,13 @@ def fetch_files(field: str, pattern: str) -> list[str]:
     if pattern.startswith(HUB_PREFIX):
         return [_fetch_from_hub(field, pattern)]
     return _fetch_from_bucket(field, pattern) if get_storage(pattern).is_remote else [pattern]
+
+
+def fetch_file(field: str, path: str, expected: str) -> str:
+    """The path on this machine of one file that may be remote; raises ConfigError as `fetch_files`, and for no file."""
+    fetched = fetch_files(field, path)
+    errors.require(len(fetched) == 1 and os.path.isfile(fetched[0]), field, path, expected)
+    return fetched[0]
 
 
 def fetch_folder(field: str, path: str) -> Path:
