@@ -6,7 +6,7 @@ Run        mlm sweep run experiments/rate_schedule.py --scale=laptop --workers=2
 Cost       quick: seconds per point. laptop: 18 points, about 25 minutes on 2 CPU cores with --workers=2, estimated from
            the time of 64 examples (0.2 s on one core). paper: 36 points, about 400 hours of an H200 at 40% of its peak
            (5 per point at base size, 17 at large): an estimate from 6 FLOPs per parameter and token. text: 18 points of
-           micro on WikiText-2, 16,000 examples, three seeds, then half an epoch of SST-2: 26 minutes, measured
+           micro on WikiText-2, 16,000 examples, three seeds, then half an epoch of SST-2: 24 minutes, measured
            beside other work.
 Published  GLUE, base size: the fall gains 0.46 points over a constant 15% (abstract of the first version) and 0.17 over
            the better constant rate, 30%; large: up to 0.25 over constant rates (abstract). Tables 1 to 4, with the step

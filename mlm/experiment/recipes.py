@@ -166,7 +166,7 @@ def read_text(fields: dict) -> dict:
     return grid.drop_fields(fields, "data", "tokenizer", "downstream") | text
 
 
-# The text about once, with the defaults' learning rates and warm-up, which default_recipe.py searched on this text.
+# With the defaults' learning rates and warm-up, which default_recipe.py searched on this text, of which it reads half.
 TEXT = grid.drop_fields(read_text(LAPTOP), "optim") | set_training_length(16_000, 3_200, {"train.batch_size": 16})
 
 # What a model is fine-tuned for once it is trained. Of the built-in language, where the best possible score is known: a

@@ -359,7 +359,7 @@ def describe_faults(models: Sequence[dict]) -> list[str]:
         "above_unigram": "learnt nothing beyond token frequencies",
         "leaks": "lie below the floor, which no model can: they have seen their targets",
         "rate_shortfall": "masked less than nine tenths of what their rate asks for",
-        "unigram_plateau": "had a seed still on the unigram's plateau after a tenth of its steps",
+        "unigram_plateau": "had a seed still on the unigram's plateau after a tenth of its steps or its warm-up",
     }
     counts = {name: sum(name in row for row in models) for name in faults}
     return [f"{count} of {len(models)} models {faults[name]}." for name, count in counts.items() if count]
