@@ -5,7 +5,6 @@ Against the file that fixtures/gpt2.py makes; where torch and transformers are i
 
 import dataclasses
 import functools
-import itertools
 import json
 import shutil
 
@@ -19,16 +18,13 @@ from safetensors.numpy import load, save_file
 from small import load_arrays, read_alone
 
 import mlm
-from mlm.base import config, errors
+from mlm.base import errors
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
-from mlm.data.rows import pack
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_model
 from mlm.inference import decoding, forward_passes
 from mlm.models import transformer
 from mlm.models.hub import hub
-from mlm.training.run import initialization, resolution
-from mlm.training.step import program
 
 NORMS = {0.0: "none", 1.0: "mean"}  # of transformers' length_penalty
 ORDER_V = np.array([theirs.V, theirs.V + 1, theirs.V + 2, theirs.V - 1, theirs.V + 3, *range(theirs.V - 1)])
@@ -68,25 +64,6 @@ def test_logits_are_theirs(model):
         wanted = load_outputs()[f"logits:{i}"][:, order_V[its_V]]
         for first in (SEP, CLS):  # [CLS] begins a text as theirs does
             np.testing.assert_allclose(compute_logits(model, [first, *ids[1:]])[:, its_V], wanted, rtol=0, atol=1e-5)
-
-
-def test_it_goes_on_as_a_model_of_masked_tokens_that_sees_both_sides(folder, model, tmp_path, caplog):
-    """The first step of LLM2Vec (BehnamGhader et al. 2024, arXiv 2404.05961), which draws no parameter."""
-    lines = map(" ".join, itertools.permutations(["the", "red", "apple", "is"]))
-    (tmp_path / "a.txt").write_text("\n".join(lines))
-    text = {"data.path": str(tmp_path / "a.txt"), "data.document_boundary": "line", "data.validation_fraction": 0.2}
-    text |= {"data.cache_dir": str(tmp_path / "cache"), "pack.seq_len": 8, "objective": "mlm"}
-    changes = {"init.hub": str(folder), "model.directionality": "bidirectional"}
-    cfg = resolution.resolve(config.Config(), text | changes)
-    packed = pack.load_dataset(cfg)
-    made = program.build_program(cfg, packed.dataset_info)
-    state = jax.eval_shape(made.init_state, program.make_train_hparams(cfg))
-    with caplog.at_level("INFO"):
-        begun, provenance = initialization.init_from_source(cfg, state, packed.tokenizer)
-    jax.tree.map(np.testing.assert_array_equal, begun.params["model"], model.params["model"])
-    line = "config.model.directionality is 'causal' there and 'bidirectional' here"
-    assert provenance["source"]["changes"] == [line]
-    assert f"config.init.hub = '{folder}': {line}" in caplog.messages
 
 
 def test_its_one_special_token_ends_a_text_and_ours_are_added(model):

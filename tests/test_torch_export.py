@@ -179,26 +179,21 @@ def test_torch_computes_our_states_and_logits(number, tmp_path, load_torch):
     assert_torch_computes_ours(build_model(cfg), tmp_path / "out", load_torch, ["", *ENDS[cfg.objective]])
 
 
-@pytest.mark.parametrize(
-    ("family", "field", "file"),
-    [
-        ("transformer", "activation", "layers_mlm.py"),
-        ("transformer", "norm", "layers_mlm.py"),
-        ("transformer", "positions", "encoders_mlm.py"),
-        ("mixer", "cell", "encoders_mlm.py"),
-        ("rnn", "cell", "recurrence_mlm.py"),
-    ],
-)
-def test_the_files_of_torch_have_what_a_config_can_choose_and_name_what_they_lack(family, field, file):
-    """Of a choice that is here alone, the message is this test's failure."""
+FILES = {"activation": "layers", "norm": "layers", "positions": "encoders", "mixer": "encoders", "rnn": "recurrence"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_files_of_torch_have_what_a_config_can_choose_and_name_what_they_lack(name):
+    """Where a config can choose what they lack, the message is this test's failure."""
     pytest.importorskip("torch")
     from mlm.models.hub import encoders_mlm
 
-    model = small_config(family, (*MODELS[family].cells, "")[0]).model
-    model = model if family == "transformer" else dataclasses.replace(model, positions="none")
+    family, field = (name, "cell") if name in MODELS else ("transformer", name)
+    model = dataclasses.replace(small_config(family, (*MODELS[family].cells, "")[0]).model, positions="none")
     for choice in MODELS[family].cells if field == "cell" else fields.DECLARATIONS[f"model.{field}"].choices:
         encoders_mlm.Encoder(dataclasses.replace(model, **{field: choice}))
-    with pytest.raises(NotImplementedError, match=rf"model.{field} = 'own': {file} has no such entry, only \w+, "):
+    expected = rf"^model.{field} = 'own': {FILES[name]}_mlm.py has no such entry, only \w+, "
+    with pytest.raises(NotImplementedError, match=expected):
         encoders_mlm.Encoder(dataclasses.replace(model, **{field: "own"}))
 
 
