@@ -3,6 +3,7 @@
 import functools
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from mlm.objectives import OBJECTIVES
 from mlm.training.run import finetuning_recipe, hooks, loop, resolution
 from mlm.training.step import program
 
+ROOT = Path(__file__).parents[1]
 VOCAB = 50
 LABELLED = {
     "classification": ("label_B",),
@@ -178,6 +180,15 @@ def small_config(family="transformer", cell="", **changes) -> config.Config:
     unread = {name: fields.DEFAULT[name] for name in resolution.find_unread_settings(cfg)}
     cfg = fields.override(cfg, unread)
     return resolution.derive_fields(cfg, fields.find_changes(cfg))  # unchecked: some are of no run
+
+
+def read_example(title: str) -> dict[str, list[str]]:
+    """The lines, before and after, that the example of a section of docs/extending.md has of each file."""
+    pages = re.split("^## ", (ROOT / "docs/extending.md").read_text(), flags=re.MULTILINE)
+    (page,) = (page for page in pages if page.startswith(f"{title}\n"))
+    _, *parts = re.split(r"^--- (.*)\n", re.findall(r"```diff\n(.*?)```", page, re.DOTALL)[0], flags=re.MULTILINE)
+    sides = [["".join(re.findall(rf"^[ {sign}](.*\n)", part, re.MULTILINE)) for sign in "-+"] for part in parts[1::2]]
+    return dict(zip(parts[::2], sides, strict=True))
 
 
 def prepare_finetuning(run, changes, **options) -> tuple[config.Config, pack.PackedDataset]:

@@ -19,21 +19,24 @@ from mlm.training.step import optim
 
 
 @pytest.mark.parametrize(
-    ("name", "names"),
+    ("name", "names", "where"),
     [
-        ("data.corpus", [*corpus.CORPORA, "task", "auto"]),
-        ("tokenizer.kind", kinds.KINDS),
-        ("pack.mode", packing.PACKERS),
-        ("mask.schedule", masking.MaskSchedule),
-        ("model.directionality", types.Directionality),
-        ("model.activation", [*heads.ACTIVATIONS, "relu2", *layers.GATES]),
-        ("model.lm_head_activation", heads.ACTIVATIONS),
-        ("model.remat_policy", stack.POLICIES),
-        ("finetune.pooling", types.Pooling),
+        ("data.corpus", [*corpus.CORPORA, "task", "auto"], "CORPORA of mlm/data/text/corpus.py"),
+        ("tokenizer.kind", kinds.KINDS, "KINDS of mlm/data/tokenizers/kinds.py"),
+        ("pack.mode", packing.PACKERS, "PACKERS of mlm/data/rows/packing.py"),
+        ("mask.schedule", masking.MaskSchedule, "MaskSchedule of mlm/objectives/masking.py"),
+        ("model.directionality", types.Directionality, "Directionality of mlm/base/types.py"),
+        ("model.norm", layers.NORMS, "NORMS of mlm/models/layers.py"),
+        ("model.activation", layers.ACTIVATIONS | layers.GATES, "ACTIVATIONS and GATES of mlm/models/layers.py"),
+        ("model.lm_head_activation", heads.ACTIVATIONS, "ACTIVATIONS of mlm/objectives/heads.py"),
+        ("model.remat_policy", stack.POLICIES, "POLICIES of mlm/models/stack.py"),
+        ("finetune.pooling", types.Pooling, "Pooling of mlm/base/types.py"),
     ],
 )
-def test_the_choices_are_those_of_the_code(name, names):
-    assert sorted(fields.DECLARATIONS[name].choices) == sorted(names)
+def test_the_choices_are_those_of_the_code(name, names, where):
+    choices, entries = {*fields.DECLARATIONS[name].choices}, {*names}
+    assert choices <= entries, f"config.{name} has choices that {where} lacks: {sorted(choices - entries)}"
+    assert choices >= entries, f"{where} has entries that are no choices of config.{name}: {sorted(entries - choices)}"
 
 
 def test_the_bounds_are_those_of_the_code():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hub_folders import change_tensors, make_folders
-from small import get_refusal, small_config, train_config
+from small import get_refusal, read_example, small_config, train_config
 
 import mlm
 from mlm.base import errors, fields, files
@@ -25,8 +25,6 @@ from mlm.report.table import Column
 from mlm.training.run import loop, trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.validation import split_scores
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -255,13 +253,11 @@ def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, mon
 def test_the_evaluation_of_the_documentation_is_in_the_flags_and_in_the_tables(run, tmp_path, monkeypatch, capsys):
     """One file and one entry: the command, and the table of several runs, know it by the registry alone."""
     cfg, _ = run
-    diffs = re.findall(r"```diff\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
-    (diff,) = (one for one in diffs if "mlm/evaluation/unknown_tokens.py" in one)
-    _, file = re.split(r"--- mlm/evaluation/unknown_tokens.py\n", diff)
+    _, (_, flags), (_, file) = read_example("An evaluation").values()
     module = types.ModuleType("unknown_tokens")
-    exec("".join(line[1:] for line in file.splitlines(keepends=True)), module.__dict__)
+    exec(file, module.__dict__)
     monkeypatch.setitem(evaluation_tasks.EVALUATIONS, "unknown_tokens", make_evaluation(module))
-    (row,) = re.findall(r'"unknown_tokens": (\("vocabulary".*\)),', diff)
+    (row,) = re.findall(r'"unknown_tokens": (\("vocabulary".*\)),', flags)
     monkeypatch.setitem(evaluate.FLAGS, "unknown_tokens", eval(row, {"Flag": Flag}))
     assert "--unknown_in GLOBS" in evaluate.make_parser().format_help()
     (tmp_path / "a.txt").write_text("the zyzzyva")

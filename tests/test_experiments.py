@@ -6,12 +6,11 @@ import json
 import math
 import re
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
-from small import train_config
+from small import ROOT, read_example, train_config
 
 from mlm.base import config, fields
 from mlm.base.estimates import Estimate
@@ -24,7 +23,6 @@ from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 from mlm.training.validation import references
 
-ROOT = Path(__file__).parents[1]
 # The scale that an experiment lacks: no text has what exact_teacher asks for, and no paper asks what transfer does.
 LACKING = {"exact_teacher": {"paper", "text"}, "transfer": {"paper"}}
 PATHS = ("data.path", "data.validation_path", "data.parallel_path", "downstream.path", "eval.sts")
@@ -104,13 +102,9 @@ def test_the_experiment_of_the_readme_is_one():
 
 
 def test_the_objective_of_the_documentation_is_the_file():
-    diffs = re.findall(r"```diff\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
-    (diff,) = (one for one in diffs if "mlm/objectives/causal.py" in one)
-    row, file = re.split(r"--- mlm/objectives/causal.py\n", diff)
-    assert (
-        "".join(line[1:] for line in file.splitlines(keepends=True)) == (ROOT / "mlm/objectives/causal.py").read_text()
-    )
-    assert row.splitlines()[-1][1:] in (ROOT / "mlm/objectives/__init__.py").read_text().splitlines()
+    (_, row), (_, file) = read_example("An objective").values()
+    assert file == (ROOT / "mlm/objectives/causal.py").read_text()
+    assert row in (ROOT / "mlm/objectives/__init__.py").read_text()
 
 
 FLOORS = references.make_floor_references(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores

@@ -13,10 +13,11 @@ import types
 import jax
 import numpy as np
 import pytest
+from fixtures import gpt2
 from fixtures import hub as theirs
 from hub_folders import change_folder, change_tensors
 from safetensors.numpy import load
-from small import ONE_SIDED_MEMBERS, get_refusal, prepare_finetuning, small_config, train_config
+from small import ONE_SIDED_MEMBERS, get_refusal, load_arrays, prepare_finetuning, small_config, train_config
 
 import mlm
 from mlm.base import config, errors, fields
@@ -99,6 +100,21 @@ def test_it_takes_the_model_the_words_and_the_parameters(folders, texts, name):
     assert packed.tokenizer.model == opened.tokenizer.model
     begun, _ = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(opened.params["model"]))
+
+
+def test_a_gpt_2_goes_on_as_a_model_of_masked_tokens_that_sees_both_sides(texts, tmp_path, caplog):
+    """The first step of LLM2Vec (BehnamGhader et al. 2024, arXiv 2404.05961), which draws no parameter."""
+    for name, content in load_arrays(gpt2.PATH).items():
+        if name.startswith("folder/"):
+            (tmp_path / name.removeprefix("folder/")).write_bytes(content.tobytes())
+    cfg = resolve(tmp_path, texts, objective="mlm", model__directionality="bidirectional", pack__seq_len=8)
+    packed = pack.load_dataset(cfg)
+    with caplog.at_level("INFO"):
+        begun, provenance = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
+    jax.tree.map(np.testing.assert_array_equal, begun.params["model"], mlm.load(tmp_path).params["model"])
+    line = "config.model.directionality is 'causal' there and 'bidirectional' here"
+    assert provenance["source"]["changes"] == [line]
+    assert f"config.init.hub = '{tmp_path}': {line}" in caplog.messages
 
 
 def test_a_folder_teaches_with_its_parameters_and_its_words(folders, texts):

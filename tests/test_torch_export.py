@@ -13,12 +13,12 @@ from small import CLASSES, FAMILY_CELLS, VOCAB, params_of, small_config
 
 import mlm
 from mlm import objectives
-from mlm.base import types
+from mlm.base import fields, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import CLS, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub, kinds
 from mlm.inference import export, pretrained_io
-from mlm.models import layers
+from mlm.models import MODELS, layers
 from mlm.models.hub import settings
 from mlm.objectives import heads
 from mlm.training.run import pretrained_folder, resolution
@@ -27,20 +27,20 @@ LENGTH, LENGTHS = 24, (24, 17, 5)  # tokens of a row, and of those that are no p
 OBJECTIVES = {"mlm": ("bidirectional", "causal", "mixed"), "causal": ("causal", "two_stack"), "hybrid": ("mixed",)}
 BLOCKS = {
     "embedding_dim": (0, 0, 8),
-    "norm": ("layernorm", "rmsnorm"),
+    "norm": fields.DECLARATIONS["model.norm"].choices,
     "norm_placement": ("pre", "post", "sandwich"),
     "norm_eps": (1e-6, 1e-5),
     "first_norm": (True, False),
     "embed_norm": (True, True, False),
     "bias": ("all", "norms", "output", "none"),
-    "activation": ("gelu", "gelu_tanh", "relu", "relu2", "geglu", "swiglu"),
+    "activation": fields.DECLARATIONS["model.activation"].choices,
     "layer_scale": (0.0, 0.5),
     "qk_norm": (False, True),
     "attention_gate": (False, True),
     "lm_head": ("bert", "bert", "linear"),
     "lm_head_activation": ("gelu", "gelu_tanh", "relu"),
     "tie_embeddings": (True, False),
-    "positions": ("learned", "sinusoidal", "rotary", "alibi", "relative", "disentangled"),
+    "positions": fields.DECLARATIONS["model.positions"].choices,
     "position_buckets": (8,),
     "local_window": (0, 4, 8),
     "global_every": (0, 1, 2),
@@ -177,6 +177,24 @@ IN_SUITE = (0, 1, 17)  # 17 is an ssd
 def test_torch_computes_our_states_and_logits(number, tmp_path, load_torch):
     cfg = draw_config(number)
     assert_torch_computes_ours(build_model(cfg), tmp_path / "out", load_torch, ["", *ENDS[cfg.objective]])
+
+
+FILES = {"activation": "layers", "norm": "layers", "positions": "encoders", "mixer": "encoders", "rnn": "recurrence"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_files_of_torch_have_what_a_config_can_choose_and_name_what_they_lack(name):
+    """Where a config can choose what they lack, the message is this test's failure."""
+    pytest.importorskip("torch")
+    from mlm.models.hub import encoders_mlm
+
+    family, field = (name, "cell") if name in MODELS else ("transformer", name)
+    model = dataclasses.replace(small_config(family, (*MODELS[family].cells, "")[0]).model, positions="none")
+    for choice in MODELS[family].cells if field == "cell" else fields.DECLARATIONS[f"model.{field}"].choices:
+        encoders_mlm.Encoder(dataclasses.replace(model, **{field: choice}))
+    expected = rf"^model.{field} = 'own': {FILES[name]}_mlm.py has no such entry, only \w+, "
+    with pytest.raises(NotImplementedError, match=expected):
+        encoders_mlm.Encoder(dataclasses.replace(model, **{field: "own"}))
 
 
 LABELLED = {

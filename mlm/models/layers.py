@@ -18,10 +18,10 @@ ACTIVATIONS: dict[str, Callable] = {
     "gelu_tanh": functools.partial(nn.gelu, approximate=True),
     "relu": nn.relu,
     "relu2": lambda x: nn.relu(x) ** 2,
-    "silu": nn.silu,
 }
-GATES = {"geglu": "gelu", "swiglu": "silu"}  # the activation of one half, which multiplies the other
+GATES = {"geglu": ACTIVATIONS["gelu"], "swiglu": nn.silu}  # the activation of one half, which multiplies the other
 OUTSIDE_BIAS = ("all", "norms")  # values of model.bias with which norms and layers outside the encoder have a bias
+NORMS: dict[str, Callable[..., nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
 
 
 def embedding_dim(model: config.Model) -> int:
@@ -115,21 +115,20 @@ def residual_dense(model: config.Model, name: str | None = None) -> nn.Dense:
     return dense(model, model.width, name, scale=(2 * model.num_layers) ** -0.5 if model.depth_scaled_init else 1.0)
 
 
-def norm(model: config.Model, name: str | None = None) -> nn.LayerNorm | nn.RMSNorm:
-    """The norm that model.norm names, with the model's epsilon."""
+def norm(model: config.Model, name: str | None = None) -> nn.Module:
+    """The norm that model.norm names, with the model's epsilon; layernorm alone has a bias."""
     dtype = platform_kernels.activation_dtype(model)
-    if model.norm == "rmsnorm":
-        return nn.RMSNorm(epsilon=model.norm_eps, dtype=dtype, name=name)
-    return nn.LayerNorm(use_bias=model.bias in OUTSIDE_BIAS, epsilon=model.norm_eps, dtype=dtype, name=name)
+    options = {"use_bias": model.bias in OUTSIDE_BIAS} if model.norm == "layernorm" else {}
+    return NORMS[model.norm](epsilon=model.norm_eps, dtype=dtype, name=name, **options)
 
 
 def activate(model: config.Model, x):
     """Applies model.activation; a gated one (Shazeer 2020, arXiv 2002.05202) halves the last axis."""
-    is_gated, name = model.activation in GATES, GATES.get(model.activation, model.activation)
-    x, *factors = jnp.split(x, 2, -1) if is_gated else [x]
-    has_kernel = name == "gelu" and platform_kernels.uses_kernel(model, "gelu")
-    active = platform_kernels.gelu(x) if has_kernel else ACTIVATIONS[name](x)
-    return active * factors[0] if is_gated else active
+    function = (ACTIVATIONS | GATES)[model.activation]
+    if function is ACTIVATIONS["gelu"] and platform_kernels.uses_kernel(model, "gelu"):
+        function = platform_kernels.gelu
+    x, *factors = jnp.split(x, 2, -1) if model.activation in GATES else [x]
+    return function(x) * factors[0] if factors else function(x)
 
 
 class MLP(nn.Module):

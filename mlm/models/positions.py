@@ -87,15 +87,15 @@ def make_context(
         segments = dataclasses.replace(segments, window=model.local_window)
     context = AttentionContext(visible_Bx1xLxS, position_BxL=query_BxL, segments=segments)
     # Otherwise the compiled program needs no distances.
-    if not model.local_window and model.positions != "alibi" and table is None:
+    if not model.local_window and model.positions not in BIASES and table is None:
         return context
     query_BxL = jnp.arange(L)[None] if query_BxL is None else query_BxL
     distance_BxLxS = jnp.arange(S) - query_BxL[:, :, None]
     if model.local_window:
         is_near_BxLxS = abs(distance_BxLxS) <= model.local_window // 2
         context = context._replace(local_Bx1xLxS=visible_Bx1xLxS & is_near_BxLxS[:, None])
-    if model.positions == "alibi":
-        context = context._replace(bias_BxHxLxS=compute_alibi(model.num_heads, distance_BxLxS))
+    if model.positions in BIASES:
+        context = context._replace(bias_BxHxLxS=BIASES[model.positions](model.num_heads, distance_BxLxS))
     if model.positions == "disentangled":
         row_BxLxS = compute_rows(model.position_buckets, model.max_positions, -distance_BxLxS)
         context = context._replace(relative_RxD=table, row_BxLxS=row_BxLxS)
@@ -223,6 +223,9 @@ def compute_alibi(num_heads: int, distance_BxLxS):
     n = 2 ** int(math.log2(num_heads))
     slope_H = 2.0 ** np.concatenate([-8 / n * np.arange(1, n + 1), -4 / n * np.arange(1, 2 * n, 2)])[:num_heads]
     return -jnp.asarray(slope_H, jnp.float32)[:, None, None] * abs(distance_BxLxS)[:, None]
+
+
+BIASES = {"alibi": compute_alibi}  # bias_BxHxLxS by model.positions
 
 
 def compute_buckets(distance_BxLxS):

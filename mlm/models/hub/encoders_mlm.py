@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from .layers_mlm import ACTIVATIONS, MLP, Dense, Norm, ResidualLayer
+from .layers_mlm import ACTIVATIONS, MLP, Dense, Norm, ResidualLayer, find_entry
 from .recurrence_mlm import RecurrentLayer
 
 NUM_BUCKETS = 32  # of relative positions, half of them on each side
@@ -191,6 +191,7 @@ class SpatialGatingMLP(nn.Module):
     def __init__(self, model):
         super().__init__()
         self.model, has_bias = model, model.bias == "all"
+        self.activation = find_entry(ACTIVATIONS, model, "activation", "layers_mlm.py")
         num_sides = 1 if model.directionality == "causal" else 2
         self.halves = Dense(model.width, 2 * model.mlp_dim, has_bias)
         self.gate_norm = Norm(model, model.mlp_dim)
@@ -199,7 +200,7 @@ class SpatialGatingMLP(nn.Module):
         self.down = Dense(model.mlp_dim, model.width, has_bias)
 
     def forward(self, x_BxLxD, visible_BxLxL):
-        h_BxLxE, gate_BxLxE = ACTIVATIONS[self.model.activation](self.halves(x_BxLxD)).chunk(2, -1)
+        h_BxLxE, gate_BxLxE = self.activation(self.halves(x_BxLxD)).chunk(2, -1)
         place_L = torch.arange(x_BxLxD.shape[1], device=x_BxLxD.device)
         index_LxL = (place_L - place_L[:, None] + self.model.max_positions - 1).clamp(max=len(self.filter) - 1)
         weight_BxLxL = self.filter[index_LxL] * visible_BxLxL
@@ -227,7 +228,8 @@ class MixerLayer(ResidualLayer):
 
     def __init__(self, model):
         super().__init__(model, "mixing_", *([] if model.cell == "gmlp" else ["mlp_"]))
-        self.mixing, self.mlp = MIXERS[model.cell](model), None if model.cell == "gmlp" else MLP(model)
+        self.mixing = find_entry(MIXERS, model, "cell", "encoders_mlm.py")(model)
+        self.mlp = None if model.cell == "gmlp" else MLP(model)
 
     def forward(self, x_BxLxD, number, *shared):
         mix = lambda x_BxLxD: self.mixing(x_BxLxD, *shared)
@@ -247,6 +249,8 @@ def gather_neighbors(x_BxLxD, segments_BxL, offsets, is_left_only):
     return pairs
 
 
+POSITIONS = {"alibi": compute_alibi}  # bias_HxLxL; None: none that is fixed
+POSITIONS |= dict.fromkeys(("none", "learned", "sinusoidal", "rotary", "relative", "disentangled"))
 LAYERS = {"transformer": TransformerLayer, "rnn": RecurrentLayer, "feedforward": FeedforwardLayer, "mixer": MixerLayer}
 
 
@@ -285,6 +289,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.model, self.stack = model, Stack(model, (layer or LAYERS[model.family])(model))
         self.norm = nn.Identity() if model.norm_placement == "post" else Norm(model, model.width)
+        self.compute_bias = find_entry(POSITIONS, model, "positions", "encoders_mlm.py")
         if model.positions == "relative" or model.relative_bias:
             self.relative_bias = nn.Parameter(torch.empty(NUM_BUCKETS, model.num_heads))
         if model.positions == "disentangled":
@@ -320,8 +325,8 @@ class Encoder(nn.Module):
         distance_LxL = place_L - place_L[:, None]
         visible_Bx1xLxL = self.find_visible(segments_BxL, is_left_only)[:, None]
         bias_HxLxL = torch.zeros((), device=segments_BxL.device)
-        if model.positions == "alibi":
-            bias_HxLxL = compute_alibi(model.num_heads, distance_LxL)
+        if self.compute_bias:
+            bias_HxLxL = self.compute_bias(model.num_heads, distance_LxL)
         if model.positions == "relative" or model.relative_bias:
             bias_HxLxL = bias_HxLxL + self.relative_bias[compute_buckets(distance_LxL)].movedim(-1, 0)
         near_LxL = distance_LxL.abs() <= model.local_window // 2

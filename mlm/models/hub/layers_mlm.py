@@ -12,9 +12,17 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
     "relu2": lambda x: F.relu(x) ** 2,
-    "geglu": lambda x: F.gelu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],
-    "swiglu": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],
 }
+GATES = {"geglu": F.gelu, "swiglu": F.silu}  # the activation of one half, which multiplies the other
+NORMS = {"layernorm": F.layer_norm, "rmsnorm": lambda x, shape, scale, bias, eps: F.rms_norm(x, shape, scale, eps)}
+
+
+def find_entry(entries, model, field, file):
+    """What a file has for the value of a field of the model. Raises NotImplementedError where it has nothing."""
+    value = getattr(model, field)
+    if value not in entries:
+        raise NotImplementedError(f"model.{field} = {value!r}: {file} has no such entry, only {', '.join(entries)}")
+    return entries[value]
 
 
 class Dense(nn.Module):
@@ -30,19 +38,17 @@ class Dense(nn.Module):
 
 
 class Norm(nn.Module):
-    """LayerNorm or RMSNorm, as model.norm says."""
+    """The norm that model.norm names; layernorm alone has a bias."""
 
     def __init__(self, model, width):
         super().__init__()
-        self.is_rms, self.eps = model.norm == "rmsnorm", model.norm_eps
+        self.normalize, self.eps = find_entry(NORMS, model, "norm", "layers_mlm.py"), model.norm_eps
         self.scale = nn.Parameter(torch.empty(width))
-        has_bias = not self.is_rms and model.bias in ("all", "norms")
+        has_bias = model.norm == "layernorm" and model.bias in ("all", "norms")
         self.bias = nn.Parameter(torch.empty(width)) if has_bias else None
 
     def forward(self, x):
-        if self.is_rms:
-            return F.rms_norm(x, self.scale.shape, self.scale, self.eps)
-        return F.layer_norm(x, self.scale.shape, self.scale, self.bias, self.eps)
+        return self.normalize(x, self.scale.shape, self.scale, self.bias, self.eps)
 
 
 class MLP(nn.Module):
@@ -50,13 +56,15 @@ class MLP(nn.Module):
 
     def __init__(self, model):
         super().__init__()
-        self.activation = ACTIVATIONS[model.activation]
-        num_halves = 2 if model.activation in ("geglu", "swiglu") else 1
-        self.up = Dense(model.width, num_halves * model.mlp_dim, model.bias == "all")
+        self.activation = find_entry(ACTIVATIONS | GATES, model, "activation", "layers_mlm.py")
+        self.num_halves = 2 if model.activation in GATES else 1
+        self.up = Dense(model.width, self.num_halves * model.mlp_dim, model.bias == "all")
         self.down = Dense(model.mlp_dim, model.width, model.bias == "all")
 
     def forward(self, x):
-        return self.down(self.activation(self.up(x)))
+        x, *factors = self.up(x).chunk(self.num_halves, -1)
+        x = self.activation(x)
+        return self.down(x * factors[0] if factors else x)
 
 
 class ResidualLayer(nn.Module):

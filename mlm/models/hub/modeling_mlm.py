@@ -15,7 +15,7 @@ from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers import modeling_outputs as outputs
 
 from .encoders_mlm import Encoder
-from .layers_mlm import ACTIVATIONS, Dense, Norm
+from .layers_mlm import ACTIVATIONS, Dense, Norm, find_entry
 
 MASKED = -1e4  # the logit of what is no answer, in any float type
 OUTPUT_LAYER = (r"^(transform|transform_norm|output)\.", r"^bias$")  # its parameters, which not every class has
@@ -171,6 +171,7 @@ class MLMForMaskedLM(ModelWithHead):
         if model.lm_head == "bert" or width != model.width:
             self.transform = Dense(model.width, width, model.bias in ("all", "norms"))
         if model.lm_head == "bert":
+            self.activation = find_entry(ACTIVATIONS, model, "lm_head_activation", "layers_mlm.py")
             self.transform_norm = Norm(model, width)
         if model.bias == "output" or (model.lm_head == "bert" and model.bias != "none"):
             self.bias = nn.Parameter(torch.empty(self.config.vocab_size))
@@ -188,7 +189,7 @@ class MLMForMaskedLM(ModelWithHead):
         """logits_BxLxV of the tokens that states predict."""
         model = self.fields
         if model.lm_head == "bert":
-            h_BxLxD = self.transform_norm(ACTIVATIONS[model.lm_head_activation](self.transform(h_BxLxD)))
+            h_BxLxD = self.transform_norm(self.activation(self.transform(h_BxLxD)))
         elif model.embedding_dim != model.width:
             h_BxLxD = self.transform(h_BxLxD)
         table = self.token if model.tie_embeddings else self.output

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .layers_mlm import Dense, ResidualLayer
+from .layers_mlm import Dense, ResidualLayer, find_entry
 
 NUM_GATES = {"elman": 1, "gru": 3, "lstm": 4}
 
@@ -114,13 +114,12 @@ class RecurrentLayer(ResidualLayer):
         super().__init__(model, "")
         self.directions = ("forward", "backward")[: 1 if model.directionality == "causal" else 2]
         self.out = Dense(len(self.directions) * model.rnn_dim, model.width, model.bias == "all")
+        cell = find_entry(PARALLEL_CELLS | NUM_GATES, model, "cell", "recurrence_mlm.py")
         if model.cell in PARALLEL_CELLS:
             for name in self.directions:
-                self.add_module(f"{name}_cell", PARALLEL_CELLS[model.cell](model))
+                self.add_module(f"{name}_cell", cell(model))
             return
-        if model.cell not in NUM_GATES:
-            raise NotImplementedError(f"model.cell = {model.cell}: mlm/models/hub/encoders_mlm.py has no such cell")
-        gate_dim = NUM_GATES[model.cell] * model.rnn_dim
+        gate_dim = cell * model.rnn_dim
         for name in self.directions:
             self.add_module(f"{name}_input", Dense(model.width, gate_dim, model.bias == "all"))
             self.register_parameter(f"{name}_kernel", nn.Parameter(torch.empty(model.rnn_dim, gate_dim)))

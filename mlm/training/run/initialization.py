@@ -205,11 +205,11 @@ def _check_model(cfg, source, model_params, own_params, tokenizer) -> str:
 
 
 def _describe_differences(cfg: config.Config, source_cfg: config.Config) -> str:
-    flat, source_flat = fields.flatten(cfg), fields.flatten(source_cfg)
+    flat, there = fields.flatten(cfg), fields.flatten(source_cfg)
     return ", ".join(
-        f"config.{name} is {source_flat[name]!r} there and {value!r} here"
+        f"config.{name} is {there[name]!r} there and {value!r} here"
         for name, value in flat.items()
-        if name.startswith("model.") and not name.endswith(("kernels", "dropout")) and source_flat[name] != value
+        if name.startswith("model.") and not name.endswith((".size", "kernels", "dropout")) and there[name] != value
     )
 
 
