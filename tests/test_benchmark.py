@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments import objectives
 from experiments.benchmark import accelerator, accelerator_sides, card, compiled, growth, matmul_limit, mlm_step, timing
 from mlm.base import config, fields, files, recipe_constants
 from mlm.experiment import recipes
 from mlm.launch.cluster import accelerators
 from mlm.training.run import resolution
+from mlm.training.step import program
 
 pytestmark = pytest.mark.slow
 
@@ -159,3 +161,12 @@ def test_each_compiled_case_is_a_config_and_an_accelerator():
         assert resolution.resolve(fields.override(config.Config(), case.changes)).tokenizer.vocab_size
         _, name = accelerators.split_count(case.devices)
         assert accelerators.find_accelerator("devices", name) in accelerators.ACCELERATORS
+
+
+def test_the_compiled_cases_have_the_program_of_each_objective_at_scale_paper():
+    def make_static(point):
+        return program.make_static_config(resolution.resolve(fields.override(config.Config(), point)))
+
+    compiled_programs = {make_static(point) for point in compiled.list_paper_points().values()}
+    missing = [name for name, point in objectives.sweep("paper").items() if make_static(point) not in compiled_programs]
+    assert not missing

@@ -6,8 +6,8 @@ Nothing is run. A case takes its compiler a minute or several; data.cache_dir ke
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
+from experiments import masking_rate, objectives
 from mlm.base import config, errors, fields
-from mlm.experiment import recipes
 from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator, split_count
 from mlm.launch.sweep import subprocess_worker, target_compiler
 from mlm.models import platform_kernels
@@ -35,6 +35,13 @@ BERT = {
 DROPOUT, ROLLED = {"model.attention_dropout": 0.1}, {"model.scan_unroll": 1}
 FUSED_NORM = {"model.kernels": ",".join((*platform_kernels.FASTER_KERNELS["gpu"], "fused_norm"))}
 PAPER_DEVICES = ("H100:8", "v5e-16", "v5p-128", "H200:64")
+PAPER_OBJECTIVES = {  # a point for each program of objectives.py; all hybrids are one
+    "masked, room for 40%": "masked15",
+    "causal": "causal",
+    "hybrid": "hybrid",
+    "diffusion": "diffusion",
+    "replaced token detection": "replaced_token_detection",
+}
 
 
 class CompiledCase(NamedTuple):
@@ -51,16 +58,25 @@ def list_cases() -> list[CompiledCase]:
     on_gpu = {"base 32 x 512": {}, "base 32 x 512, rolled": ROLLED, "base 32 x 512, attention dropout": DROPOUT}
     on_gpu |= {f"{name}, fused_norm": changes | FUSED_NORM for name, changes in on_gpu.items()}
     on_tpu = {"base 64 x 512, rolled": {"train.batch_size": 64} | ROLLED}
-    paper = {f"{size} 4,096 x 128, 15% masked": {"model.size": size, "mask.rate": 0.15} for size in ("base", "large")}
     return [
         *(CompiledCase("gpu", name, "H100", BERT | changes) for name, changes in on_gpu.items()),
         *(CompiledCase("tpu", name, "v5e-4", BERT | changes) for name, changes in on_tpu.items()),
         *(
-            CompiledCase("paper", name, devices, recipes.WETTIG | changes | (FUSED_NORM if devices[0] == "H" else {}))
-            for name, changes in paper.items()
+            CompiledCase("paper", name, devices, point | (FUSED_NORM if devices[0] == "H" else {}))
+            for name, point in list_paper_points().items()
             for devices in PAPER_DEVICES
         ),
     ]
+
+
+def list_paper_points() -> dict[str, dict[str, Any]]:
+    """Points of masking_rate.py and objectives.py at scale paper, 4,096 x 128, by name."""
+    rates, base = masking_rate.sweep("paper"), objectives.sweep("paper")
+    return {
+        f"{size}, {rate:.0%} masked": rates[f"transformer-{size}-mask-{rate}-seed0"]
+        for size in ("base", "large")
+        for rate in (0.15, 0.8)
+    } | {f"base, {name}": base[f"{point}-base-seed0"] for name, point in PAPER_OBJECTIVES.items()}
 
 
 def measure(parts: Collection[str]) -> Iterator[dict]:
