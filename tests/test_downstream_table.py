@@ -91,6 +91,13 @@ def test_an_accuracy_of_all_or_none_has_an_interval_with_a_width():
             assert next(scores).estimate()[1:] == pytest.approx((100 * expected.low, 100 * expected.high))
 
 
+def test_a_mean_of_partial_credit_has_the_interval_of_its_error():
+    f1 = Score("f1", "held-out answer F1", ("answer_f1", "weight"), better=1, share=True)
+    found = finetuned_tasks.summarize(answers(tuned(1e-3, 0, 0.8, f1)))
+    (score,) = finetuned_tasks.list_scores({"evaluations": {}, "summary": {"finetuned_tasks": found}})
+    assert score.estimate() == pytest.approx((80, 80 - 1.96 * 2, 80 + 1.96 * 2))
+
+
 def add_tasks(one, *each):
     one["summary"]["finetuned_tasks"] = finetuned_tasks.summarize(answers(*each))
     one["evaluation_scores"] = evaluation_tasks.list_scores(one)

@@ -92,6 +92,7 @@ def test_the_likeliest_continuation_is_one_of_known_tokens(open_model, words):
 
 def test_a_wrong_argument_and_a_task_that_generates_are_refused_in_a_line(open_model, words, monkeypatch, capsys):
     assert get_refusal(harness.HarnessModel, pth="runs/a").endswith("did you mean 'path'?")
+    assert get_refusal(harness.HarnessModel, path=5, trust_remote_code=True).startswith("run '5': ")
     line = get_refusal(open_model(words, **CAUSAL).generate_until, ask(("the", {})))
     assert "generate_until" in line
     monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: harness.HarnessModel(path="no/run"))

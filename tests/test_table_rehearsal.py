@@ -77,6 +77,14 @@ def test_a_claim_is_about_a_row_of_some_scale(tmp_path, name, is_row):
         table_rehearsal.check_table(experiment, resolve(experiment, "quick"))
 
 
+def test_claims_may_name_groups_of_other_scales(tmp_path):
+    text = EXPERIMENT.format(cell="1") + "\ndef group(result):\n    return str(result['config']['model.width'])\n"
+    path = tmp_path / "experiment.py"
+    path.write_text(f"{text}\ndef claims(names):\n    return [('32', '16'), ('64', '32')]\n")
+    experiment = command.load_experiment(str(path))
+    table_rehearsal.check_table(experiment, resolve(experiment, "quick"))
+
+
 @pytest.mark.parametrize(
     ("cell", "columns", "message"),
     [

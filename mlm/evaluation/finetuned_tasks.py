@@ -190,5 +190,5 @@ def _build_score(task: Mapping, baseline: Mapping) -> EvaluationScore:
         failed=tuple(task["failed"]),
         references={name: factor * value for name, value in references.items()},
         baseline=below,
-        items=task.get("items", 0) if score.share and score.function == "mean" else 0,
+        items=task.get("items", 0) if score.name == "accuracy" else 0,
     )

@@ -17,7 +17,7 @@ from mlm.base import errors, extras
 from mlm.inference import pretrained_io
 
 IMPOSSIBLE = 1e9  # nats
-ARGUMENTS = ("path", "step", "batch_size", "max_batch_size", "device")
+ARGUMENTS = ("path", "step", "batch_size", "max_batch_size", "device", "trust_remote_code")
 
 api = extras.import_extra("lm_eval.api.model", "lm-eval", "mlm.inference.harness")
 registry = extras.import_extra("lm_eval.api.registry", "lm-eval", "mlm.inference.harness")
@@ -37,7 +37,7 @@ class HarnessModel(api.LM):
 
         Args:
             batch_size: sequences of full length in a batch; "auto": `batch_size` of the model.
-            kwargs: what the harness tells every model, max_batch_size and device; neither changes anything.
+            kwargs: what the harness tells every model, such as a device; none changes anything.
 
         Raises:
             ConfigError: there is no such model, or no such argument.
@@ -45,7 +45,7 @@ class HarnessModel(api.LM):
         super().__init__()
         for name in kwargs:
             errors.require_one_of("--model_args", name, ARGUMENTS)
-        self.model = pretrained_io.load_model(path, step)
+        self.model = pretrained_io.load_model(str(path), step)  # of path=5 the harness makes a number
         self.batch_size = int(batch_size) if str(batch_size).isdecimal() else None
         logits = functools.partial(_choose_likeliest, self.model.model.logits)
         self.likeliest = dataclasses.replace(self.model, model=dataclasses.replace(self.model.model, logits=logits))
@@ -68,8 +68,7 @@ class HarnessModel(api.LM):
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
         """Raises ConfigError: mlm's models score texts here."""
-        expected = "one that scores texts, such as multiple_choice"
-        raise errors.ConfigError(f"lm-eval, output_type = 'generate_until': expected {expected}")
+        raise errors.ConfigError("lm-eval, output_type = 'generate_until': expected one that scores texts")
 
     def _score_continuations(self, model, requests) -> list[list[float]]:
         """The nats of each token of each continuation; NaN for what the vocabulary lacks."""

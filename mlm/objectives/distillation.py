@@ -83,8 +83,7 @@ def compute_divergence(num_heads: int, pairs, segments_BxL):
 
     @jax.checkpoint  # else the backward pass would store four arrays of BxRxLxL for each pair
     def compute_nats(x_BxLxD, y_BxLxE):
-        logs = compute_relations(x_BxLxD), compute_relations(y_BxLxE)
-        nats_BxRxL = optax.losses.kl_divergence_with_log_targets(*logs)
+        nats_BxRxL = optax.losses.kl_divergence_with_log_targets(compute_relations(x_BxLxD), compute_relations(y_BxLxE))
         return jnp.where(segments_BxL > 0, nats_BxRxL.mean(1), 0).sum(-1)
 
     return sum(compute_nats(*pair) for pair in pairs)
@@ -100,8 +99,8 @@ def compute_loss_weights(hparams: types.TracedHparams) -> dict[str, types.Array]
     """The weight of each term; that of the soft one holds its gradient's size at any temperature."""
     values = hparams.objective
     soft_weight = values["soft_weight"] * values["temperature"] ** 2
-    own = {term: values[f"{term}_weight"] for term in ("hidden", "relation")}
-    return {"mlm": values["hard_weight"], "soft": soft_weight, **own}
+    others = {term: values[f"{term}_weight"] for term in ("hidden", "relation")}
+    return {"mlm": values["hard_weight"], "soft": soft_weight, **others}
 
 
 def has_model(cfg: config.Config) -> bool:

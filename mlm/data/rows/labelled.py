@@ -123,9 +123,9 @@ def _write_split(writer, cfg, examples, tokenizer, classes, folder, split) -> di
                 sequences += [(encoded, count) for encoded in encoded_rows]
                 num_truncated = max(encoded.num_truncated for encoded in encoded_rows)
                 count, truncated, num_lost = count + 1, truncated + (num_truncated > 0), num_lost + num_truncated
-                own = {name: value for name, value in example._asdict().items() if value or name != "heads"}
-                own |= {"row": row, "rows": len(encoded_rows), **encoded_rows[0].metadata}
-                file.write(json.dumps(own) + "\n")
+                record = {name: value for name, value in example._asdict().items() if value or name != "heads"}
+                record |= {"row": row, "rows": len(encoded_rows), **encoded_rows[0].metadata}
+                file.write(json.dumps(record) + "\n")
                 row += len(encoded_rows)
             arrays = writer.make_examples(len(sequences))
             for index, (encoded, number) in enumerate(sequences):
