@@ -68,11 +68,15 @@ def check_table(experiment, points: Sequence[config.Config]) -> None:
 
 def check_claims(experiment, names: Sequence[str]) -> None:
     """Raises ConfigError for a claim about a row that no scale has; names: the rows of this one."""
-    points = (point for scale in experiment.SCALES for point in experiment.sweep(scale))
-    rows = {*names, *(series.group_name({"config": {"workdir": f"{point}-000000"}}) for point in points)}
-    for name in (name for pair in experiment.claims(names) for name in pair):
-        if not hasattr(experiment, "group"):  # which names the rows of other scales by their results
-            errors.require_one_of(f"experiment {experiment.__file__}: a row that claims() names", name, sorted(rows))
+    claimed = [name for pair in experiment.claims(names) for name in pair]
+    if hasattr(experiment, "group"):  # which names the rows of other scales by their results
+        return
+    rows = {*names}
+    for scale in experiment.SCALES:
+        with contextlib.suppress(errors.ConfigError):  # of a scale that wants what is not here
+            rows |= {series.group_name({"config": {"workdir": f"{point}-000000"}}) for point in experiment.sweep(scale)}
+    for name in claimed:
+        errors.require_one_of(f"experiment {experiment.__file__}: a row that claims() names", name, sorted(rows))
 
 
 def make_result(cfg: config.Config, number: int) -> dict:

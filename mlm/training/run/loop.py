@@ -92,7 +92,14 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
 class Evaluate(Hook):
     """Evaluates every `train.eval_every` steps and after the last one, beside the references of the data."""
 
-    def __init__(self, cfg: config.Config, program: programs.Program, packed, log: Log, check: DivergenceCheck):
+    def __init__(
+        self,
+        cfg: config.Config,
+        program: programs.Program,
+        packed: pack.PackedDataset,
+        log: Log,
+        check: DivergenceCheck,
+    ):
         self.cfg, self.program, self.packed, self.log, self.divergence_check = cfg, program, packed, log, check
         self.references = references.compute_references(cfg, program, packed)
         self.scores = (*program.objective.scores, *self.references.scores)
