@@ -40,7 +40,7 @@ def test_a_bare_field_is_completed(line, capsys):
     completion.main(["completion", "bash"])
     words = ["mlm", *line.split()]
     code = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _mlm_complete mlm; echo ${{COMPREPLY[*]}}"
-    done = subprocess.run(["bash", "-c", capsys.readouterr().out + code], capture_output=True, text=True)
+    done = subprocess.run(["bash"], input=capsys.readouterr().out + code, capture_output=True, text=True)
     assert done.stdout.strip() == "model.size="
 
 

@@ -119,8 +119,8 @@ def has_known_ending(path: str) -> bool:
 
 def _strip_ending(path: str) -> tuple[str, str]:
     """A path without the ending of a compression and its own, and its own, in lower case."""
-    name, _, ending = COMPRESSED_ENDING.sub("", path).rpartition(".")
-    return name, ending.lower()
+    name, dot, ending = COMPRESSED_ENDING.sub("", path).rpartition(".")
+    return (name, ending.lower()) if dot else (ending, "")
 
 
 def check_file(field: str, path: str, column: str = "") -> None:
