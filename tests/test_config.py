@@ -135,11 +135,8 @@ def test_flatten_and_override_are_inverse():
         "rnn", "gru", mask__rate=0.25, seed=3, data__language__topic_strength=1.0, data__language__zipf_exponent=0.5
     )
     assert fields.override(config.Config(), fields.flatten(cfg)) == cfg
-    assert (
-        cfg.data.language.topic_strength == 1
-        and cfg.data.language.zipf_exponent == 0.5
-        and cfg.data.language.recall_prob == 0.9
-    )
+    assert cfg.data.language.topic_strength == 1 and cfg.data.language.zipf_exponent == 0.5
+    assert cfg.data.language.recall_prob == 0.9
 
 
 def test_whole_numbers_are_numbers_where_others_may_stand():

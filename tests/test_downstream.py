@@ -82,10 +82,8 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(fi
     for name, answer in found["evaluations"]["finetuned_tasks"].items():
         run = RunDirectory(cfg.workdir).tasks / answer["run"]
         assert len((run / "predictions-dev.jsonl").read_text().splitlines()) == 24, name
-        assert (
-            RunDirectory(run).read_result()["evaluation"] == answer["evaluation"]
-            and not RunDirectory(run).checkpoints.exists()
-        )
+        assert RunDirectory(run).read_result()["evaluation"] == answer["evaluation"]
+        assert not RunDirectory(run).checkpoints.exists()
     kept = RunDirectory(cfg.workdir).read_evaluations()
     Path(cfg.workdir, "evaluations.json").unlink()
     few = fields.override(cfg, {"downstream.learning_rates": (1e-2,)})

@@ -129,9 +129,8 @@ def test_what_is_told_at_its_own_place_is_filled_whatever_the_model_sees(objecti
     model = open_model("feedforward", "window", objective, model__directionality=sees)
     (found,) = model.generate("w3 [MASK] w4 [MASK]")
     row = [CLS, *model.tokenizer.encode("w3"), MASK, *model.tokenizer.encode("w4"), MASK, SEP]
-    assert (
-        found.text == model.tokenizer.decode(fill_by_hand(model, row, "confidence", 1)[1:-1]) and found.num_tokens == 2
-    )
+    assert found.text == model.tokenizer.decode(fill_by_hand(model, row, "confidence", 1)[1:-1])
+    assert found.num_tokens == 2
     with pytest.raises(errors.ConfigError, match=r"^num_beams = 2: expected 1, where \[MASK\]s are filled"):
         model.generate("w3 [MASK]", num_beams=2)
 

@@ -197,10 +197,8 @@ def test_ours_is_theirs(plain, case, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, again.params["model"][name], model.params["model"][name])
     tag = objective == "tagging"
     given = theirs.WORDS if tag else [*PAIRS, ("the red apple",)]
-    tool, order_V = (
-        tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")),
-        hub_model.get_original_ids(model.tokenizer),
-    )
+    tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    order_V = hub_model.get_original_ids(model.tokenizer)
     for one, row in zip(given, rows(model, given), strict=True):
         said = tool.encode(one, is_pretokenized=True) if tag else tool.encode(*one)
         np.testing.assert_array_equal(said.ids, order_V[row.ids])

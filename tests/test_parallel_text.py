@@ -86,12 +86,8 @@ def test_positions_begin_anew_with_each_segment_on_both_sides(dataset):
             *(packed.train[f"{prefix}{name}"] for name in ("ids", "segments", "positions")), strict=True
         ):
             used = int((of > 0).sum())
-            assert (
-                not ids[used:].any()
-                and not of[used:].any()
-                and not places[used:].any()
-                and (np.diff(of[:used]) < 2).all()
-            )
+            assert not ids[used:].any() and not of[used:].any() and not places[used:].any()
+            assert (np.diff(of[:used]) < 2).all()
             for n in range(1, of.max() + 1):
                 assert np.array_equal(places[of == n], np.arange((of == n).sum()))
 

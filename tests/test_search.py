@@ -72,9 +72,8 @@ def test_all_rows_get_the_same_draws_and_a_longer_search_begins_with_the_shorter
     trials = search_space.draw_trials(spaces, 8, seed=3)
     assert [{name: values[name] for name in SPACE} for values in trials["b"]] == trials["a"]
     assert search_space.draw_trials(spaces, 13, seed=3)["b"][:8] == trials["b"]
-    assert (
-        search_space.draw_trials(spaces, 8, seed=4) != trials and len(search_space.draw_trials(spaces, 1, 0)["a"]) == 1
-    )
+    assert search_space.draw_trials(spaces, 8, seed=4) != trials
+    assert len(search_space.draw_trials(spaces, 1, 0)["a"]) == 1
     assert sorted(values["train.batch_size"] for values in trials["a"]) == [8] * 4 + [16] * 4
 
 

@@ -295,11 +295,8 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
     _, first, _ = run
     asked = {"init.run": first.workdir} | make_text_fields(texts, workdir=str(tmp_path / "b"), mask__rate=0.4)
     cfg = resolution.resolve(config.Config(), asked)
-    assert (
-        cfg.model == first.model
-        and cfg.init.run_sha256
-        and cfg.tokenizer.path == str(RunDirectory(first.workdir).tokenizer)
-    )
+    assert cfg.model == first.model and cfg.init.run_sha256
+    assert cfg.tokenizer.path == str(RunDirectory(first.workdir).tokenizer)
     assert fields.fingerprint(
         resolution.resolve(config.Config(), asked | {"init.run_sha256": "0"})
     ) != fields.fingerprint(cfg)

@@ -77,9 +77,8 @@ def test_a_fine_tuning_records_the_file_and_the_command_line_overrides_it(folder
         (from_file, from_command_line), options = caught.value.args
         file = task_file.read_task_file("--task", str(folder / "reviews.toml"))
         assert (from_file.origin, from_file.values) == (str(folder / "reviews.toml"), file.fields)
-        assert (
-            from_command_line == ("command line", {"data.labelled.text_column": "1"}) and options["name"] == "reviews"
-        )
+        assert from_command_line == ("command line", {"data.labelled.text_column": "1"})
+        assert options["name"] == "reviews"
         with pytest.raises(errors.ConfigError, match=r"^--task = .*reviews.toml': expected no data.task beside it$"):
             finetune.main(["finetune", "run", f"--task={folder / 'reviews.toml'}", "data.task=sst2"])
     finally:
