@@ -41,10 +41,8 @@ def test_exact_match_and_f1_are_the_definition():
     for _ in range(CASES):
         texts = [" ".join(rng.choice(pieces, rng.integers(0, 5))) for _ in range(rng.integers(2, 5))]
         found, references = plain_words(texts[0]), [plain_words(text) for text in texts[1:]]
-        exact, f1 = (
-            extractive_qa.compute_exact_match(texts[0], texts[1:]),
-            extractive_qa.compute_f1(texts[0], texts[1:]),
-        )
+        exact = extractive_qa.compute_exact_match(texts[0], texts[1:])
+        f1 = extractive_qa.compute_f1(texts[0], texts[1:])
         assert exact == float(found in references)
         assert f1 == pytest.approx(max(plain_f1(found, words) for words in references))
         seen.add((exact, 0 < f1 < 1))

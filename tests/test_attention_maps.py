@@ -133,10 +133,8 @@ def test_saliency_is_where_the_model_sees_and_nowhere_else(open_model, family, c
 @pytest.mark.exhaustive
 def test_many_short_batches_tell_what_one_does(open_model):
     model = open_model("transformer")
-    few, whole = (
-        attention_maps.compute_attention_maps(dataclasses.replace(model, batch_size=4), TEXT),
-        attention_maps.compute_attention_maps(model, TEXT),
-    )
+    few = attention_maps.compute_attention_maps(dataclasses.replace(model, batch_size=4), TEXT)
+    whole = attention_maps.compute_attention_maps(model, TEXT)
     np.testing.assert_allclose(few.saliency_TxT, whole.saliency_TxT, atol=1e-6)
     assert [one.token for one in few.predictions] == [one.token for one in whole.predictions]
 

@@ -43,11 +43,9 @@ def test_batches_grow_by_whole_microbatches():
 @functools.cache
 def brute_force(cfg):
     """A compiled (params, used_B, step) -> the loss of the examples used, by its formula, with its sums and gradient."""
-    built, rows, hparams = (
-        program.build_program(cfg, make_dataset_info(cfg)),
-        uneven(8),
-        program.make_train_hparams(cfg),
-    )
+    built = program.build_program(cfg, make_dataset_info(cfg))
+    rows = uneven(8)
+    hparams = program.make_train_hparams(cfg)
 
     def loss_fn(params, used_B, step):
         keys = update.make_example_keys(hparams.seed, step, rows.index_B)

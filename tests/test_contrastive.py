@@ -73,10 +73,8 @@ def make_batch():
 def compute_direct():
     """(The gradient of the whole batch's loss by JAX alone, that loss), and the parameters."""
     cfg = make_config()
-    made, hparams = (
-        program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1]),
-        program.make_train_hparams(cfg),
-    )
+    made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1])
+    hparams = program.make_train_hparams(cfg)
     params = params_of(made.init_state.eval_shape(hparams).params)
     key_B = update.make_example_keys(hparams.seed, 0, make_batch().index_B)
 
@@ -175,10 +173,8 @@ def test_each_text_is_a_sequence_of_its_own(tmp_path, tokenizer, changes, rows, 
     table = [row | {"label": label} for row, label in zip(table, ("yes", "no", "yes"), strict=True)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
     packed = pack.load_dataset(resolution.resolve(*make_task(tmp_path, tokenizer, **changes)))
-    known, ids_NxTxL = (
-        kinds.load_tokenizer_folder("", tokenizer),
-        np.array(packed.train["ids"]).reshape(len(rows), -1, 8),
-    )
+    known = kinds.load_tokenizer_folder("", tokenizer)
+    ids_NxTxL = np.array(packed.train["ids"]).reshape(len(rows), -1, 8)
     assert ids_NxTxL.shape[1] == len(texts) and packed.dataset_info.label_names == ()
     for row, ids_TxL in zip(rows, ids_NxTxL, strict=True):
         assert ids_TxL.tolist() == [[CLS, *known.encode(table[row][text]), SEP, 0, 0] for text in texts]

@@ -94,9 +94,8 @@ def test_a_finished_run_whose_checkpoint_is_damaged_is_mended_as_it_says(runs):
         trained_run.load(cfg.workdir, {})
     Path(str(error.value).partition("; remove ")[2].split()[0]).unlink()
     train_config(cfg)
-    assert (
-        read_outcome(cfg.workdir) == read_outcome(runs[0] / "done") and trained_run.load(cfg.workdir, {}).step == STEPS
-    )
+    assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
+    assert trained_run.load(cfg.workdir, {}).step == STEPS
 
 
 def test_where_no_checkpoint_is_whole_nothing_is_lost_and_the_way_out_is_told(runs):

@@ -1,12 +1,13 @@
 """Denoising: what the encoder is shown, what the decoder is asked, and which rows and models it goes with."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import VOCAB, batch, make_dataset_info, small_config
+from small import VOCAB, batch, get_refusal, make_dataset_info, small_config
 
 from mlm.base import config, errors, fields, types
 from mlm.base.special import MASK, NUM_SPECIAL
@@ -86,6 +87,4 @@ def test_training_corrupts_as_the_mask_says_and_drops_out():
     ],
 )
 def test_what_does_not_go_together_is_refused(changes, said):
-    with pytest.raises(errors.ConfigError, match=said) as error:
-        resolution.resolve(fields.override(config.Config(), changes))
-    assert "\n" not in str(error.value)
+    assert re.search(said, get_refusal(resolution.resolve, fields.override(config.Config(), changes)))

@@ -189,10 +189,8 @@ def test_relations_are_those_of_each_segment_alone_whatever_the_heads_of_both_mo
     (_, (nats_B, weight_B)), grads = jax.value_and_grad(measure, has_aux=True)(params["model"], rows)
     sample = masking.build_sampler(program.make_static_config(cfg), make_dataset_info(cfg))
     text = rows.text._replace(ids_BxL=sample(rows, keys, hparams, train=True)[0].ids_BxL)
-    qkv, teacher_qkv = (
-        project_alone(cfg.model, params["model"], text, 1),
-        project_alone(teacher, params["teacher"], text, 2),
-    )
+    qkv = project_alone(cfg.model, params["model"], text, 1)
+    teacher_qkv = project_alone(teacher, params["teacher"], text, 2)
     expected_B = np.zeros(len(nats_B))
     for example, segments_L in enumerate(rows.text.segments_BxL):
         for x_BxLxD, y_BxLxE in zip(qkv, teacher_qkv, strict=True):

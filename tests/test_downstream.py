@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from small import make_letters_config, train_config
+from small import get_refusal, make_letters_config, train_config
 
 from mlm.base import errors, fields, lease
 from mlm.base.errors import RunStopped
@@ -82,10 +82,8 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(fi
     for name, answer in found["evaluations"]["finetuned_tasks"].items():
         run = RunDirectory(cfg.workdir).tasks / answer["run"]
         assert len((run / "predictions-dev.jsonl").read_text().splitlines()) == 24, name
-        assert (
-            RunDirectory(run).read_result()["evaluation"] == answer["evaluation"]
-            and not RunDirectory(run).checkpoints.exists()
-        )
+        assert RunDirectory(run).read_result()["evaluation"] == answer["evaluation"]
+        assert not RunDirectory(run).checkpoints.exists()
     kept = RunDirectory(cfg.workdir).read_evaluations()
     Path(cfg.workdir, "evaluations.json").unlink()
     few = fields.override(cfg, {"downstream.learning_rates": (1e-2,)})
@@ -159,6 +157,5 @@ BAD = {
 def test_what_cannot_be_fine_tuned_is_refused_in_one_line_before_anything_is_trained(pretrained, case, monkeypatch):
     own, said = BAD[case]
     monkeypatch.setattr(loop, "train_runs", None)
-    with pytest.raises(errors.ConfigError) as refused:
-        loop.check(resolution.resolve(pretrained[1](**own)))
-    assert re.search(r"config\.(downstream\b.*)?" + said, str(refused.value)) and "\n" not in str(refused.value)
+    line = get_refusal(lambda: loop.check(resolution.resolve(pretrained[1](**own))))
+    assert re.search(r"config\.(downstream\b.*)?" + said, line)

@@ -24,10 +24,8 @@ STACK = "['layers']"
 def steps(count, devices=1, **changes):
     """The state before and after some updates on labelled rows, with their losses."""
     cfg = small_config(objective="classification", train__batch_size=8, train__steps=count, **changes)
-    made, knobs = (
-        program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
-        program.make_train_hparams(cfg),
-    )
+    made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])
+    knobs = program.make_train_hparams(cfg)
     first = state_of(made.init_state.eval_shape(knobs))
     state, losses = made.partitioner.put_state(first), []
     for number in range(count):

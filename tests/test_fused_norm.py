@@ -99,10 +99,8 @@ def test_which_shapes_and_devices_it_takes(platform_name, shape, expected, monke
 
 def test_runs_that_train_together_each_have_their_own(platform):
     """A vmapped population: parameters, states and keys of two runs."""
-    model, params = (
-        dataclasses.replace(MODEL, kernels="fused_norm"),
-        {"scale": jnp.ones((2, D)), "bias": jnp.zeros((2, D))},
-    )
+    model = dataclasses.replace(MODEL, kernels="fused_norm")
+    params = {"scale": jnp.ones((2, D)), "bias": jnp.zeros((2, D))}
     x_RxBxLxD, y_RxBxLxD = jax.random.normal(jax.random.key(0), (2, 2, B, L, D))
     key_RxB = jax.random.split(jax.random.key(3), (2, B))
     gradients = jax.grad(lambda *args: (fused_norm.normalize(model, *args) ** 3).sum(), argnums=(0, 1, 2))

@@ -6,7 +6,7 @@ Parameters are drawn: what is asked here holds whatever a model has learnt.
 import jax
 import numpy as np
 import pytest
-from small import small_config
+from small import get_refusal, small_config
 
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
@@ -129,9 +129,8 @@ def test_what_is_told_at_its_own_place_is_filled_whatever_the_model_sees(objecti
     model = open_model("feedforward", "window", objective, model__directionality=sees)
     (found,) = model.generate("w3 [MASK] w4 [MASK]")
     row = [CLS, *model.tokenizer.encode("w3"), MASK, *model.tokenizer.encode("w4"), MASK, SEP]
-    assert (
-        found.text == model.tokenizer.decode(fill_by_hand(model, row, "confidence", 1)[1:-1]) and found.num_tokens == 2
-    )
+    assert found.text == model.tokenizer.decode(fill_by_hand(model, row, "confidence", 1)[1:-1])
+    assert found.num_tokens == 2
     with pytest.raises(errors.ConfigError, match=r"^num_beams = 2: expected 1, where \[MASK\]s are filled"):
         model.generate("w3 [MASK]", num_beams=2)
 
@@ -166,9 +165,7 @@ def test_drawn_fillings_are_by_their_seed_and_likeliest_where_one_is_left(masked
     ],
 )
 def test_what_cannot_be_written_is_said_in_a_line(model, what, how):
-    with pytest.raises(errors.ConfigError) as error:
-        model.generate(**how)
-    assert str(error.value).startswith(what) and "\n" not in str(error.value)
+    assert get_refusal(model.generate, **how).startswith(what)
 
 
 @pytest.mark.exhaustive(but=("transformer",))

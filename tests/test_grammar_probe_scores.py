@@ -126,8 +126,6 @@ def test_words_out_of_order_leave_agreement_out():
 
 
 def test_what_is_asked_at_other_rates_or_of_other_items_is_another_question():
-    one, other = (
-        EvaluationCase("mask_rates", "0.3", {"rate": 0.3, "seed": 1}),
-        EvaluationCase("mask_rates", "0.3", {"rate": 0.3, "seed": 2}),
-    )
+    one = EvaluationCase("mask_rates", "0.3", {"rate": 0.3, "seed": 1})
+    other = EvaluationCase("mask_rates", "0.3", {"rate": 0.3, "seed": 2})
     assert one.sha256 != other.sha256

@@ -69,10 +69,8 @@ def test_a_sample_has_the_accuracy_of_all_items_though_it_is_spread_over_distanc
     items = probes.find_agreement_items(grammar, sample_documents(grammar.hmm, 126, 0, 0, 200))
     some, weight_I = probes.sample_items(items, probes.DISTANCE_BINS, 150, 3)
     for low, high in probes.DISTANCE_BINS:
-        among_I, there = (
-            probes.is_within(some.distance_I, low, high),
-            probes.is_within(items.distance_I, low, high).sum(),
-        )
+        among_I = probes.is_within(some.distance_I, low, high)
+        there = probes.is_within(items.distance_I, low, high).sum()
         assert among_I.sum() == min(150, there) and weight_I[among_I].sum() == pytest.approx(there)
     assert len(set(zip(some.example_I, some.position_I, strict=True))) == len(some.example_I)
     right_I = items.distance_I < 3  # whatever is easier nearby

@@ -233,10 +233,8 @@ def test_references_stand_from_the_best_on(results):
 
 
 def test_a_table_of_an_experiment_s_own_is_shown_as_it_is(results):
-    rows, columns = (
-        [{"width": 1, "zeros": 0}],
-        [table.Column("width", "width", "d"), table.Column("zeros", "zeros", "d")],
-    )
+    rows = [{"width": 1, "zeros": 0}]
+    columns = [table.Column("width", "width", "d"), table.Column("zeros", "zeros", "d")]
     made = headline.build_headline(results, rows, columns, series.group_runs(results), [])
     assert (made.table.rows, made.table.columns, made.row_kinds) == (rows, columns, {})
 

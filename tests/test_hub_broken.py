@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import struct
 
 import numpy as np
 import pytest
 from hub_folders import change_folder, change_tensors
+from small import get_refusal
 
 import mlm
 from mlm.base import errors
@@ -128,10 +130,8 @@ def test_a_broken_folder_ends_in_one_line(folders, case, tmp_path):
         if isinstance(change, dict)
         else change(change_folder(folders, tmp_path))
     )
-    with pytest.raises(errors.ConfigError, match=said) as refused:
-        mlm.load(folder)
-    line = str(refused.value)
-    assert "\n" not in line and len(line) < 600 and str(folder) in line, line
+    line = get_refusal(mlm.load, folder)
+    assert re.search(said, line) and len(line) < 600 and str(folder) in line, line
 
 
 @pytest.mark.parametrize("content", [b"{}", b"[]", b"{", b'{"special": [], "tokenizer": {}}'])

@@ -4,6 +4,7 @@ Against what fixtures/hub_heads.py kept of transformers; where that is installed
 """
 
 import functools
+import re
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ import tokenizers
 from fixtures import hub
 from fixtures import hub_heads as theirs
 from hub_folders import load_head_outputs, make_head_folder, same_tensors
-from small import small_config
+from small import get_refusal, small_config
 
 import mlm
 from mlm.base import errors
@@ -139,10 +140,8 @@ BAD = {
 def test_a_broken_head_ends_in_one_line(plain, case, tmp_path):
     settings, drop, said = BAD[case]
     folder = make_head_folder(plain, tmp_path, "bert-classify", drop, **settings)
-    with pytest.raises(errors.ConfigError, match=said) as refused:
-        mlm.load(folder)
-    line = str(refused.value)
-    assert "\n" not in line and len(line) < 600 and str(folder) in line, line
+    line = get_refusal(mlm.load, folder)
+    assert re.search(said, line) and len(line) < 600 and str(folder) in line, line
 
 
 def ours(objective, vocabulary_of=None, **changes):
@@ -197,10 +196,8 @@ def test_ours_is_theirs(plain, case, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, again.params["model"][name], model.params["model"][name])
     tag = objective == "tagging"
     given = theirs.WORDS if tag else [*PAIRS, ("the red apple",)]
-    tool, order_V = (
-        tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")),
-        hub_model.get_original_ids(model.tokenizer),
-    )
+    tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    order_V = hub_model.get_original_ids(model.tokenizer)
     for one, row in zip(given, rows(model, given), strict=True):
         said = tool.encode(one, is_pretokenized=True) if tag else tool.encode(*one)
         np.testing.assert_array_equal(said.ids, order_V[row.ids])

@@ -6,6 +6,7 @@ Against the file that fixtures/hub_modern.py makes; where torch and transformers
 import dataclasses
 import functools
 import json
+import re
 import shutil
 
 import jax
@@ -15,7 +16,7 @@ import pytest
 from fixtures import hub_modern as theirs
 from hub_folders import change_tensors, same_tensors
 from safetensors.numpy import load, save_file
-from small import load_arrays, mark_further
+from small import get_refusal, load_arrays, mark_further
 
 import mlm
 from mlm.base import errors, fields, types
@@ -155,9 +156,8 @@ def test_each_tensor_is_needed(plain, folders, case, tmp_path):
     folder, names = write_case(plain, tmp_path, case), sorted(load((folders[case] / "model.safetensors").read_bytes()))
     missing = names[len(names) // 2]
     change_tensors(folder, lambda name, x: [(name, x)] * (name != missing))
-    with pytest.raises(errors.ConfigError, match=f"expected {missing} among them$") as refused:
-        mlm.load(folder)
-    assert "\n" not in str(refused.value) and str(folder) in str(refused.value)
+    line = get_refusal(mlm.load, folder)
+    assert re.search(f"expected {missing} among them$", line) and str(folder) in line
 
 
 def test_mpnet_s_list_of_entries_is_its_tokenizer(folders, models, tmp_path):
@@ -262,7 +262,7 @@ def test_a_tied_table_is_read_by_the_output_layer_s_name(plain, models, tmp_path
 
 @pytest.mark.parametrize("case", BAD)
 def test_what_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
-    settings, line = BAD[case]
+    settings, said = BAD[case]
     words = {
         "summary": "electra-choice",
         "padding": "mpnet",
@@ -272,9 +272,8 @@ def test_what_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
     }
     name = next((name for word, name in words.items() if word in case), "")
     folder = write_case(plain, tmp_path, name or "modernbert", **settings)
-    with pytest.raises(errors.ConfigError, match=line) as refused:
-        mlm.load(folder)
-    assert "\n" not in str(refused.value) and str(folder) in str(refused.value)
+    line = get_refusal(mlm.load, folder)
+    assert re.search(said, line) and str(folder) in line
 
 
 def test_the_names_of_transformers_4_are_read(plain, models, tmp_path):

@@ -108,12 +108,6 @@ def test_pretraining_goes_on_from_them(folders, models, tmp_path, case):
     assert len(state.params["model"]["token"]["embedding"]) == len(models[case].vocab)
 
 
-def test_fields_at_their_defaults_rename_no_run():
-    defaults = {"model.tie_embeddings": True, "model.lm_head_activation": "gelu"}
-    assert fields.fingerprint(config.Config()) == fields.fingerprint(fields.override(config.Config(), defaults))
-    assert fields.fingerprint(small_config(model__tie_embeddings=False)) != fields.fingerprint(small_config())
-
-
 MODERN = {
     "model__norm_placement": "pre",
     "model__first_norm": False,

@@ -5,7 +5,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from tiny import FAVORITES, SCENES, TOGETHER, documents
+from tiny import FAVORITES, SCENES, TINY, TOGETHER, documents
 
 from mlm.base import errors
 from mlm.base.config import Language
@@ -14,7 +14,8 @@ from mlm.data.language import diffusion_bound, floor, grammar, lexicon, posterio
 from mlm.data.language.hmm import sample_documents
 
 LENGTH = 5
-LANGUAGES = {"favorites": FAVORITES, "scenes": SCENES, "together": TOGETHER}
+WIDTHS = {"window": 1, "wide_window": 2, "bag": 1}
+LANGUAGES = {"plain": TINY, "favorites": FAVORITES, "scenes": SCENES, "together": TOGETHER}
 INGREDIENTS = {
     "vocabulary": {"vocab_size": 3000},
     "favorites": {"num_favorites": 2},
@@ -37,25 +38,26 @@ def tiny(request):
     return hmm, documents(hmm, LENGTH), words_NxL, masked_NxL
 
 
-@pytest.mark.parametrize("seen", ["masked", "leave_one_out", "window", "bag", "infilling"])
+@pytest.mark.parametrize("seen", ["masked", "leave_one_out", "window", "wide_window", "bag", "infilling"])
 def test_posteriors_are_the_enumerated_ones(tiny, seen):
     hmm, tables, words_NxL, masked_NxL = tiny
     compute = {
         "masked": posterior.compute_posterior,
         "leave_one_out": lambda hmm, words, asked: posterior.compute_posterior(hmm, words, np.zeros_like(asked), asked),
         "window": lambda *rows: posterior.compute_window_posterior(*rows, 1),
+        "wide_window": lambda *rows: posterior.compute_window_posterior(*rows, 2),
         "bag": lambda *rows: posterior.compute_bag_posterior(*rows, 1),
         "infilling": posterior.compute_infilling_posterior,
     }[seen]
     known = compute(hmm, words_NxL, masked_NxL)
     log_prob_KxW = posterior.compute_log_probs(hmm, known)
+    assert len(log_prob_KxW) == masked_NxL.sum() > 50
     for example, column, log_prob_W in zip(known.example_K, known.position_K, log_prob_KxW, strict=True):
         words_L, masked_L = words_NxL[example], masked_NxL[example]
         visible_L = (words_L >= 0) & (np.arange(len(words_L)) != column)
         if seen != "leave_one_out":
             visible_L &= ~masked_L | ((np.arange(len(words_L)) < column) if seen == "infilling" else False)
-        if seen in ("window", "bag"):
-            visible_L &= np.abs(np.arange(len(words_L)) - column) <= 1
+        visible_L &= np.abs(np.arange(len(words_L)) - column) <= WIDTHS.get(seen, LENGTH)
         orders = [{place - 1: np.eye(len(hmm.class_W))[words_L[place]] for place in np.flatnonzero(visible_L)}]
         if seen == "bag" and words_L[column - 1] >= 0 and words_L[column + 1] >= 0:  # either may stand on either side
             turned = {2 * (column - 1) - place: likelihood_W for place, likelihood_W in orders[0].items()}

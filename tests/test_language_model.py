@@ -8,12 +8,13 @@ import itertools
 import json
 import math
 import random
+import re
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from small import prepare_finetuning, read_alone, small_config, train_config
+from small import get_refusal, prepare_finetuning, read_alone, small_config, train_config
 
 import mlm
 from mlm.base import config, errors
@@ -309,9 +310,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_asked_is_refused_in_one_line(models, case):
     ask, said = BAD[case]
-    with pytest.raises(errors.ConfigError, match=said) as refused:
-        ask(models["words"])
-    assert "\n" not in str(refused.value)
+    assert re.search(said, get_refusal(ask, models["words"]))
 
 
 RIGHT = {"text": "the [MASK]", "prompt": "[MASK]", "source": "a", "candidates": ["a"]}

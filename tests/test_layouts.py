@@ -2,12 +2,13 @@
 
 import itertools
 import random
+import re
 
 import numpy as np
 import pytest
 import tokenizers
 from layouts import LAYOUTS, LOSSLESS, TEXT, write
-from small import mark_further, small_config
+from small import get_refusal, mark_further, small_config
 
 from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
@@ -133,11 +134,9 @@ def test_documents_of_any_letters_have_the_ids_of_the_whole_text(folders, name):
 def test_words_are_those_between_spaces(folders, name):
     tokenizer = load(folders, name)
     if name == "no mark":
-        with pytest.raises(
-            errors.ConfigError, match=r"its pieces = .*: expected pieces that show where words begin"
-        ) as e:
-            tokenizer.pack_word_bounds()
-        assert "\n" not in str(e.value)
+        assert re.search(
+            r"its pieces = .*: expected pieces that show where words begin", get_refusal(tokenizer.pack_word_bounds)
+        )
         return
     text = WORDS
     ids, spans = tokenizer.encode_with_offsets(text)

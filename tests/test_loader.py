@@ -43,10 +43,8 @@ def test_a_row_comes_with_its_number_and_epoch(count, size):
     for start in (0, 3):
         batches = train(rows_of(count), 9, batch_size=size, start_step=start)
         for batch in batches:
-            assert (
-                np.array_equal(batch.split_index_B, numbers(batch))
-                and batch.split_index_B.dtype == batch.epoch_B.dtype == np.int32
-            )
+            assert np.array_equal(batch.split_index_B, numbers(batch))
+            assert batch.split_index_B.dtype == batch.epoch_B.dtype == np.int32
         place = np.arange(start * size, (start + 9) * size)
         assert np.array_equal(np.concatenate([batch.epoch_B for batch in batches]), place // count)
 

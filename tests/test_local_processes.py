@@ -108,14 +108,12 @@ def test_restarts_end_where_they_come_no_further_and_count_afresh_where_they_do(
     assert (code, begun) == (1, [4, 4])
     assert [line[-24:] for line in said[:3]] == ["(restart 1 of at most 1)"] * 3
     assert all("process 1 ended" in line for line in said)  # which caused it each time
-    assert (
-        re.fullmatch(
-            r"error: process 1 ended at step 9: a fault .*; no progress after --restarts = 1 restarts; "
-            r"the same command continues",
-            said[3],
-        )
-        and len(said) == 4
+    assert re.fullmatch(
+        r"error: process 1 ended at step 9: a fault .*; no progress after --restarts = 1 restarts; "
+        r"the same command continues",
+        said[3],
     )
+    assert len(said) == 4
 
 
 @pytest.mark.exhaustive(but=("exit-2",))

@@ -168,10 +168,8 @@ def excess(found):
 def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data, what):
     """Against sums over words by hand, of the model's probabilities and of the posterior's."""
     cfg, rows, language = data
-    best_NxLxV, noise = (
-        optimum(cfg, rows, language),
-        3 * np.random.default_rng(0).normal(size=rows.dataset_info.vocab_size),
-    )
+    best_NxLxV = optimum(cfg, rows, language)
+    noise = 3 * np.random.default_rng(0).normal(size=rows.dataset_info.vocab_size)
     logits_NxLxV = best_NxLxV if what == "optimum" else np.full_like(best_NxLxV, noise)
     found, whole = decompose(cfg, rows, logits_NxLxV)
     assert sum(excess(found)) == pytest.approx(whole["excess_loss"], abs=1e-5)

@@ -62,11 +62,8 @@ def test_a_row_holds_a_stretch_for_each_ending(tmp_path, tokenizer, caplog):
     given = [[" ".join(draw.choices(WORDS, k=draw.randint(1, 7))) for _ in range(5)] for _ in range(30)]
     write(tmp_path, HEADER + "".join(f"{','.join(one)},{at % 3}\n" for at, one in enumerate(given)))
     packed = load(tmp_path, tokenizer)
-    assert (
-        packed.dataset_info.seq_len == 36
-        and packed.dataset_info.label_names == ("label_B",)
-        and packed.dataset_info.classes == ("0", "1", "2")
-    )
+    assert packed.dataset_info.seq_len == 36 and packed.dataset_info.label_names == ("label_B",)
+    assert packed.dataset_info.classes == ("0", "1", "2")
     shapes = types.abstract_batch(4, packed.dataset_info)
     assert shapes.text.ids_BxL.shape == (4, 36)
     for at, (context, before, *endings) in enumerate(given):
@@ -89,10 +86,8 @@ def test_a_row_holds_a_stretch_for_each_ending(tmp_path, tokenizer, caplog):
         cut.append(lost)
     said = packed.manifest["train"]
     assert (said["truncated"], said["lost"]) == (np.count_nonzero(cut), sum(cut)) and sum(cut) > 0
-    assert (
-        "examples (" in caplog.text
-        and f"its context, longer than config.pack.seq_len = 12 tokens and was truncated; {sum(cut)}" in (caplog.text)
-    )
+    assert "examples (" in caplog.text
+    assert f"its context, longer than config.pack.seq_len = 12 tokens and was truncated; {sum(cut)}" in caplog.text
     assert packed.manifest["counts"] == {"0": 10, "1": 10, "2": 10}
     assert labelled.read_examples(packed, "validation")[1]["texts"] == [
         given[1][0],

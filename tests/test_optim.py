@@ -69,12 +69,9 @@ def test_update_equals_adamw_with_clipping_and_takes_its_rate_from_the_knobs():
         updates, state = optim.build_optimizer(cfg, knobs).update(scaled, state, params)
         return optax.apply_updates(params, updates), state
 
-    state, state_reference, mine, theirs = (
-        optim.build_optimizer(cfg, knobs).init(params),
-        reference.init(params),
-        params,
-        params,
-    )
+    state = optim.build_optimizer(cfg, knobs).init(params)
+    state_reference = reference.init(params)
+    mine = theirs = params
     for scale in (1.0, 0.05, 0.3):  # the second is not clipped: Adam itself takes no notice of a common factor
         mine, state = ours(knobs, mine, state, scale)
         scaled = jax.tree.map(lambda x, scale=scale: scale * x, gradient)

@@ -52,11 +52,8 @@ def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
     assert (line.name, line.x) == ("lstm-tiny", [2, 4])
     assert line.y[1] == pytest.approx((np.mean(ends), *ends)) and line.y[0].mean == pytest.approx(np.mean(ends) + 2)
     floor, unigram = chart.references
-    assert (
-        unigram.name == "unigram"
-        and floor.name == "Bayes optimum"
-        and {value.mean for value in floor.y} == {sweep[1][0]["evaluation"]["floor"]}
-    )
+    assert unigram.name == "unigram" and floor.name == "Bayes optimum"
+    assert {value.mean for value in floor.y} == {sweep[1][0]["evaluation"]["floor"]}
     assert all_charts(sweep)["accuracy-by-step"].references[0].y[0].mean == 0.5 and chart.y == LOSS
 
 
@@ -75,9 +72,8 @@ def test_a_figure_draws_its_references_and_every_series_with_its_interval(sweep)
     names = [f"{member}-tiny" for member in pages.MEMBERS]
     for kind in ("interval", "line"):
         assert [label.rpartition("series: ")[2] for label in labels[kind]] == names
-    assert (
-        len(labels["marker"]) == 6 and len(re.findall("<line", svg.partition("constant_")[2].partition("</g>")[0])) == 2
-    )
+    assert len(labels["marker"]) == 6
+    assert len(re.findall("<line", svg.partition("constant_")[2].partition("</g>")[0])) == 2
     training, _ = list_labels(all_charts(sweep)["training"])
     firsts = [label for label in training["line"] if "gru-tiny" in label]
     assert [float(label.split("; ")[1].removeprefix("y: ")) for label in firsts] == [5, 1, 5e-6, 500]  # a panel each

@@ -5,9 +5,11 @@ import gzip
 import json
 import lzma
 import random
+import re
 
 import numpy as np
 import pytest
+from small import get_refusal
 
 from mlm.base import config, errors, special, types
 from mlm.base.special import CLS, SEP
@@ -86,12 +88,8 @@ def test_positions_begin_anew_with_each_segment_on_both_sides(dataset):
             *(packed.train[f"{prefix}{name}"] for name in ("ids", "segments", "positions")), strict=True
         ):
             used = int((of > 0).sum())
-            assert (
-                not ids[used:].any()
-                and not of[used:].any()
-                and not places[used:].any()
-                and (np.diff(of[:used]) < 2).all()
-            )
+            assert not ids[used:].any() and not of[used:].any() and not places[used:].any()
+            assert (np.diff(of[:used]) < 2).all()
             for n in range(1, of.max() + 1):
                 assert np.array_equal(places[of == n], np.arange((of == n).sum()))
 
@@ -209,9 +207,7 @@ def test_a_bad_line_is_told_by_file_and_line(tmp_path, side, line, said):
     folder = written(tmp_path / "pairs", train=TRAIN, val=DEV)
     path = folder / f"train.{side}"
     path.write_bytes(b"".join([*path.read_bytes().splitlines(keepends=True)[:-1], line or b""]))
-    with pytest.raises(errors.ConfigError, match=said) as error:
-        pack.load_dataset(config_of(folder, tmp_path / "cache"))
-    assert "\n" not in str(error.value)
+    assert re.search(said, get_refusal(pack.load_dataset, config_of(folder, tmp_path / "cache")))
 
 
 def test_one_vocabulary_is_learnt_from_both_sides_of_the_train_split(dataset):

@@ -103,10 +103,8 @@ def test_text_is_read_whatever_compresses_it(tmp_path, ending):
 
 def test_zstandard_is_read(tmp_path):
     """In several frames, too, and with some to skip, as pzstd writes them."""
-    lines, skipped = (
-        write_json(draw()).splitlines(keepends=True),
-        b"\x5a\x2a\x4d\x18" + bytes([4, 0, 0, 0]) + b"\xff\0\xfe\xfd",
-    )
+    lines = write_json(draw()).splitlines(keepends=True)
+    skipped = b"\x5a\x2a\x4d\x18" + bytes([4, 0, 0, 0]) + b"\xff\0\xfe\xfd"
     for between in (b"", skipped):
         parts = (between + compress_to_zstd(b"".join(lines[i : i + 10])) for i in range(0, len(lines), 10))
         (tmp_path / "a.jsonl.zst").write_bytes(b"".join(parts))

@@ -29,10 +29,8 @@ def test_every_word_before_is_the_enumerated_one(tables, every, window):
         if window == LENGTH
         else causal_posterior.compute_backward_posterior(TINY, words_NxL, LENGTH, window)
     )
-    log_prob_KxW, tokens_NxP = (
-        posterior.compute_log_probs(causal_posterior.add_end_state(TINY), known),
-        causal_posterior.reverse_words(TINY, words_NxL),
-    )
+    log_prob_KxW = posterior.compute_log_probs(causal_posterior.add_end_state(TINY), known)
+    tokens_NxP = causal_posterior.reverse_words(TINY, words_NxL)
     cache = {}
     for row, column, log_prob_W in zip(known.example_K, known.position_K, log_prob_KxW, strict=True):
         word_n = words_NxL[row][words_NxL[row] >= 0]

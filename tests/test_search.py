@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from scipy import stats
+from small import get_refusal
 
 from experiments import architectures, modern_bert, objectives, optimizers, scaling
 from mlm.base import config, errors, fields
@@ -72,9 +73,8 @@ def test_all_rows_get_the_same_draws_and_a_longer_search_begins_with_the_shorter
     trials = search_space.draw_trials(spaces, 8, seed=3)
     assert [{name: values[name] for name in SPACE} for values in trials["b"]] == trials["a"]
     assert search_space.draw_trials(spaces, 13, seed=3)["b"][:8] == trials["b"]
-    assert (
-        search_space.draw_trials(spaces, 8, seed=4) != trials and len(search_space.draw_trials(spaces, 1, 0)["a"]) == 1
-    )
+    assert search_space.draw_trials(spaces, 8, seed=4) != trials
+    assert len(search_space.draw_trials(spaces, 1, 0)["a"]) == 1
     assert sorted(values["train.batch_size"] for values in trials["a"]) == [8] * 4 + [16] * 4
 
 
@@ -218,9 +218,7 @@ def test_the_expected_best_of_k_is_that_of_draws_with_replacement():
 def test_a_bad_space_ends_in_one_line(tmp_path, space, message):
     head, _, _ = EXPERIMENT.partition('    return {\n        "optim')
     text = f"{head}    return {space}\n\n\ndef table(results):\n    return [], []\n"
-    with pytest.raises(errors.ConfigError) as raised:
-        load_rows(write_experiment(tmp_path, text))
-    assert message in str(raised.value) and "\n" not in str(raised.value)
+    assert message in get_refusal(load_rows, write_experiment(tmp_path, text))
 
 
 @pytest.mark.exhaustive(but=("experiments.architectures", "experiments.optimizers"))

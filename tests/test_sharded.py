@@ -49,10 +49,8 @@ def member(mode="data_parallel", **changes):
 def train(cfg, devices, first=None):
     """The losses and norms of some updates, from the beginning or a state; the state halfway and at their end, as it is
     kept; and a call for what rows lose by it."""
-    made, knobs = (
-        program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
-        program.make_train_hparams(cfg),
-    )
+    made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])
+    knobs = program.make_train_hparams(cfg)
     state = made.partitioner.put_state(state_of(made.init_state.eval_shape(knobs)) if first is None else first)
     seen, half = [], None
     for number in range(int(state.step), STEPS):
@@ -224,10 +222,8 @@ def test_each_tree_s_layers_are_gathered_along_their_own_axes():
             objective="replaced_token_detection",
             replaced_token_detection__generator_size=0.375,
         )
-        made, rng = (
-            program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
-            np.random.default_rng(0),
-        )
+        made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])
+        rng = np.random.default_rng(0)
         params = jax.tree.map(
             lambda x: rng.normal(size=x.shape).astype(np.float32),
             jax.eval_shape(made.init_state, program.make_train_hparams(cfg)).params,
@@ -317,10 +313,8 @@ def test_a_step_gathers_each_parameter_and_a_layer_s_again_for_the_backward_pass
     assert matrices + vectors < found[0].collective_bytes.pop("all-reduce") < matrices + vectors + few
     assert not any(found[0].collective_bytes.values())
     for one in found[1:]:
-        assert (
-            one.collective_bytes["all-gather"] == matrices + layers
-            and one.collective_bytes["reduce-scatter"] == matrices
-        )
+        assert one.collective_bytes["all-gather"] == matrices + layers
+        assert one.collective_bytes["reduce-scatter"] == matrices
         assert vectors < one.collective_bytes["all-reduce"] < vectors + few
         assert one.collective_bytes["all-to-all"] == one.collective_bytes["collective-permute"] == 0
     state = 3 * 3 / 4 * matrices  # three quarters of parameters and moments

@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import random
+import re
 import shutil
 import sys
 import types
@@ -221,9 +222,7 @@ def test_what_differs_is_refused_in_one_line(folders, texts, case):
     asked = {"init.hub": str(folders["bert"])} | make_text_fields(texts) | changes
     if not asked["data.path"]:
         del asked["data.validation_fraction"]
-    with pytest.raises(errors.ConfigError, match=said) as refused:
-        resolution.resolve(config.Config(), asked)
-    assert "\n" not in str(refused.value)
+    assert re.search(said, get_refusal(resolution.resolve, config.Config(), asked))
 
 
 def test_another_vocabulary_is_refused(folders, texts):
@@ -295,11 +294,8 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
     _, first, _ = run
     asked = {"init.run": first.workdir} | make_text_fields(texts, workdir=str(tmp_path / "b"), mask__rate=0.4)
     cfg = resolution.resolve(config.Config(), asked)
-    assert (
-        cfg.model == first.model
-        and cfg.init.run_sha256
-        and cfg.tokenizer.path == str(RunDirectory(first.workdir).tokenizer)
-    )
+    assert cfg.model == first.model and cfg.init.run_sha256
+    assert cfg.tokenizer.path == str(RunDirectory(first.workdir).tokenizer)
     assert fields.fingerprint(
         resolution.resolve(config.Config(), asked | {"init.run_sha256": "0"})
     ) != fields.fingerprint(cfg)

@@ -42,10 +42,8 @@ def losses(steps=8, mode="data_parallel", devices=1, objective="mlm", **changes)
         "pack__mode": "segment_pair",
     }
     cfg = small_config(**defaults | LAYER | OWN.get(objective, {}) | changes)
-    made, knobs = (
-        program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
-        program.make_train_hparams(cfg),
-    )
+    made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])
+    knobs = program.make_train_hparams(cfg)
     state = made.partitioner.put_state(state_of(made.init_state.eval_shape(knobs)))
     seen = []
     for number in range(steps):
@@ -109,11 +107,9 @@ def test_parts_on_devices_of_their_own_equal_the_whole_batch(objective):
 @pytest.mark.exhaustive
 def test_next_sentence_loss_reads_the_label_and_only_it():
     cfg = small_config(objective="nsp", **PLAIN, **LAYER)
-    made, knobs, rows = (
-        program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1]),
-        program.make_eval_hparams(cfg),
-        batch(4, labels=True),
-    )
+    made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1])
+    knobs = program.make_eval_hparams(cfg)
+    rows = batch(4, labels=True)
     params = params_of(made.init_state.eval_shape(knobs).params)
 
     @jax.jit

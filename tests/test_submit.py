@@ -9,7 +9,7 @@ from pathlib import Path
 
 import own_slurm
 import pytest
-from small import environment
+from small import environment, get_refusal
 
 from mlm.base import config, errors, fields, files, warnings_
 from mlm.cli import sweep as command
@@ -299,9 +299,7 @@ def test_cancel_tells_those_at_work_to_save(sweep, go, tools, capsys):
     ids=lambda given: str(given)[:30],
 )
 def test_what_no_cluster_could_be_asked_is_refused_in_a_line(sweep, go, tools, given, said):
-    with pytest.raises(errors.ConfigError, match=said) as refused:
-        go(**given)
-    assert "\n" not in str(refused.value) and not own_slurm.list_calls(tools, "sbatch")
+    assert re.search(said, get_refusal(go, **given)) and not own_slurm.list_calls(tools, "sbatch")
 
 
 def test_where_no_slurm_is_submit_says_so_and_leaves_nothing(sweep, go, monkeypatch):

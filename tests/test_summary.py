@@ -33,11 +33,8 @@ def test_runs_on_the_same_rows_have_no_column_of_them():
     found, columns, said = build_table(
         [make_run("one", 0, 3.0), make_run("one", 1, 3.0, 5.0 + 1e-7), make_run("two", 0, 3.1)]
     )
-    assert (
-        len(found) == 3
-        and summary.EVALUATION_SET not in {column.name for column in columns}
-        and "Judged on" not in said
-    )
+    assert len(found) == 3 and summary.EVALUATION_SET not in {column.name for column in columns}
+    assert "Judged on" not in said
 
 
 def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
@@ -136,10 +133,8 @@ def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_
     assert first["pairs_blimp_7788"] == first["pairs_blimp_99aa"] == "1 of 3 seeds evaluated"
     assert first["pseudo_perplexity_a"] == first["pseudo_perplexity_e"] == "1 of 3 seeds evaluated"
     assert other["pairs_blimp_99aa"].mean == 90 and "pairs_blimp_7788" not in other
-    assert (
-        "blimp: accuracy on pairs (%), 7788: mean of 2 paradigms, 100 pairs" in said
-        and "1 of 3 seeds evaluated" in table.to_markdown(found, columns)
-    )
+    assert "blimp: accuracy on pairs (%), 7788: mean of 2 paradigms, 100 pairs" in said
+    assert "1 of 3 seeds evaluated" in table.to_markdown(found, columns)
     line = dict(zip(*(line.split(",") for line in table.to_csv(found, columns).splitlines()[:2]), strict=True))
     assert line["pairs_blimp_99aa"] == "" and line["pairs_blimp_99aa_note"] == "1 of 3 seeds evaluated"
 

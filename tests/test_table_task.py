@@ -211,10 +211,8 @@ def test_a_table_comes_back_with_all_rows_and_columns_and_predictions(plain, tmp
     "content", ["text,label\n", '{"text": "a \\ud800 b", "label": "x"}\n', "text,label,text\na,b,c\n"]
 )
 def test_a_table_that_cannot_be_read_or_has_no_rows_is_refused_in_a_line(plain, tmp_path, content):
-    folder, path = (
-        make_head_folder(plain, tmp_path, "bert-classify"),
-        tmp_path / ("t.csv" if content[0] == "t" else "t.jsonl"),
-    )
+    folder = make_head_folder(plain, tmp_path, "bert-classify")
+    path = tmp_path / ("t.csv" if content[0] == "t" else "t.jsonl")
     path.write_text(content)
     assert str(path) in get_refusal(use.main, ["predict", str(folder), str(path)])
     get_refusal(table_task.write_task, str(path), tmp_path, COLUMNS, 0.2, 0)

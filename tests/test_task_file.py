@@ -6,6 +6,7 @@ import re
 import signal
 
 import pytest
+from small import get_refusal
 from test_docs import FENCE, PAGES
 
 from mlm.base import config, errors, fields
@@ -77,9 +78,8 @@ def test_a_fine_tuning_records_the_file_and_the_command_line_overrides_it(folder
         (from_file, from_command_line), options = caught.value.args
         file = task_file.read_task_file("--task", str(folder / "reviews.toml"))
         assert (from_file.origin, from_file.values) == (str(folder / "reviews.toml"), file.fields)
-        assert (
-            from_command_line == ("command line", {"data.labelled.text_column": "1"}) and options["name"] == "reviews"
-        )
+        assert from_command_line == ("command line", {"data.labelled.text_column": "1"})
+        assert options["name"] == "reviews"
         with pytest.raises(errors.ConfigError, match=r"^--task = .*reviews.toml': expected no data.task beside it$"):
             finetune.main(["finetune", "run", f"--task={folder / 'reviews.toml'}", "data.task=sst2"])
     finally:
@@ -99,9 +99,8 @@ def test_faults_are_one_line_with_file_and_key(folder, old, new, said):
     path = folder / "reviews.toml"
     assert old in REVIEWS
     path.write_text(REVIEWS.replace(old, new, 1))
-    with pytest.raises(errors.ConfigError, match=f"^{re.escape(str(path))}{said}") as caught:
-        task_file.read_task_file("--task", str(path))
-    assert "\n" not in str(caught.value) and "config." not in str(caught.value)
+    line = get_refusal(task_file.read_task_file, "--task", str(path))
+    assert re.search(f"^{re.escape(str(path))}{said}", line) and "config." not in line
 
 
 def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder):
@@ -131,9 +130,7 @@ def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder
         ('labels = ["bad", "good"]', 'objective = "regression"', (), r": objective = 'regression': expected class"),
     ):  # fmt: skip
         path.write_text(REVIEWS.replace(old, new, 1))
-        with pytest.raises(errors.ConfigError, match=said) as caught:
-            prompts.read_task(str(path), *arguments)
-        assert "\n" not in str(caught.value)
+        assert re.search(said, get_refusal(prompts.read_task, str(path), *arguments))
     path.write_text(REVIEWS.partition("[prompt]")[0])
     assert prompts.read_task(str(path), "", "{text} [MASK]", ("no", "yes")).verbalizers == {"bad": "no", "good": "yes"}
 

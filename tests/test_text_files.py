@@ -93,7 +93,7 @@ def test_what_is_no_text_ends_in_a_line_that_names_the_place(door, text, tmp_pat
         assert any("w" in one for one in read(path))
     else:
         message = get_refusal(read, path)
-        assert "\n" not in message and ("floor" in door or path.name in message)
+        assert "floor" in door or path.name in message
         assert any(word in message for word in ("line ", "data[", "byte ", "NUL", "text 1, word 1", "TOML"))
 
 
@@ -128,7 +128,7 @@ def list_refused(door):
 def test_another_format_ends_in_a_line_that_says_which(door, name, tmp_path):
     (tmp_path / name).write_bytes(NOT_PLAIN[name])
     message = get_refusal(PLAIN[door], tmp_path / name)
-    assert str(tmp_path / name) in message and "\n" not in message
+    assert str(tmp_path / name) in message
     assert name == "empty.txt" or "expected plain text in UTF-8; this is " in message
 
 

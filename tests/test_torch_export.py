@@ -255,10 +255,8 @@ def test_a_folder_names_its_classes_and_is_read_again(case, tmp_path):
 
 def build_translator(number):
     """A model that translates, with blocks by chance; every second one is recurrent."""
-    rng, unread = (
-        random.Random(number),
-        ("first_norm", "embed_norm", "lm_head", "lm_head_activation", "type_vocab_size"),
-    )
+    rng = random.Random(number)
+    unread = ("first_norm", "embed_norm", "lm_head", "lm_head_activation", "type_vocab_size")
     changes = {f"model__{name}": rng.choice(values) for name, values in BLOCKS.items() if name not in unread}
     changes["model__local_window"] *= changes["model__global_every"] != 1 or bool(changes["model__global_layers"])
     sizes = {"pack__seq_len": LENGTH, "pack__source_len": LENGTH, "data__corpus": "parallel"}

@@ -30,21 +30,18 @@ def rows():
     return ids_BxL
 
 
+def corrupt(ids_BxL, unit, rate=0.5, num_slots=SLOTS, **more):
+    """Rows with [MASK] alone for what is corrupted."""
+    more |= {"mask_token_prob": 1.0, "random_token_prob": 0.0, "cdf_V": np.ones(1)}
+    corrupt_rows = functools.partial(masking.corrupt_tokens, rate=rate, num_slots=num_slots, unit=unit, **more)
+    keys = update.make_example_keys(np.uint32(0), 0, np.arange(len(ids_BxL)))
+    return jax.device_get(jax.jit(corrupt_rows)(keys, ids_BxL))
+
+
 @functools.cache
-def masked(kind, rate=0.5, predict=0.0, slots=SLOTS, mask_unk=False):
+def masked(kind, **more):
     unit = None if kind == "token" else masking_units.MaskingUnit(kind == "span", STARTS_V)
-    corrupt = functools.partial(
-        masking.corrupt_tokens,
-        rate=rate,
-        mask_token_prob=1.0,
-        random_token_prob=0.0,
-        predict_rate=predict,
-        num_slots=slots,
-        cdf_V=np.ones(1),
-        mask_unk=mask_unk,
-        unit=unit,
-    )
-    return jax.device_get(jax.jit(corrupt)(KEYS, rows()))
+    return corrupt(rows(), unit, **more)
 
 
 def mark_chosen(found):
@@ -84,7 +81,7 @@ def test_words_are_chosen_whole_and_on_average_as_many_tokens_as_the_rate_says(k
 @pytest.mark.parametrize("kind", ["token", "word", "span"])
 def test_cls_sep_and_padding_are_never_masked(kind):
     """Not even at a rate of all that may be masked, with [UNK] among it."""
-    found = masked(kind, rate=0.9999, slots=LENGTH, mask_unk=True)
+    found = masked(kind, rate=0.9999, num_slots=LENGTH, mask_unk=True)
     special_BxL = np.isin(rows(), (0, CLS, SEP))
     chosen_BxL = mark_chosen(found)
     assert not chosen_BxL[special_BxL].any() and chosen_BxL[rows() == UNK].mean() > 0.9
@@ -103,23 +100,14 @@ def test_what_begins_no_word_behind_a_special_token_is_masked_like_any_other():
     """Such as what is left of a word that was cut where a row began."""
     ids_BxL = np.full((400, 10), 6, np.int32)  # goes on with a word
     ids_BxL[:, 0], ids_BxL[:, 5] = CLS, UNK
-    corrupt = functools.partial(
-        masking.corrupt_tokens,
-        rate=0.5,
-        mask_token_prob=1.0,
-        random_token_prob=0.0,
-        num_slots=8,
-        cdf_V=np.ones(1),
-        unit=masking_units.MaskingUnit(False, np.arange(VOCAB) != 6),
-    )
-    found = jax.device_get(jax.jit(corrupt)(update.make_example_keys(np.uint32(0), 0, np.arange(400)), ids_BxL))
+    found = corrupt(ids_BxL, masking_units.MaskingUnit(False, np.arange(VOCAB) != 6), num_slots=8)
     assert set(found.num_corrupted_B) == {4} and 100 < (found.ids_BxL[:, 1] == MASK).sum() < 300
 
 
 @pytest.mark.exhaustive(but=("span",))
 @pytest.mark.parametrize("kind", ["word", "span"])
 def test_what_is_predicted_is_whole_words_of_what_is_corrupted(kind):
-    found, part = masked(kind), masked(kind, predict=0.2)
+    found, part = masked(kind), masked(kind, predict_rate=0.2)
     np.testing.assert_array_equal(found.ids_BxL, part.ids_BxL)
     for ids_L, word_L, places_K, weight_K in zip(rows(), word_BxL(), part.positions_BxK, part.weights_BxK, strict=True):
         inside_W = np.bincount(word_L[places_K[weight_K > 0]], minlength=LENGTH)
@@ -129,16 +117,7 @@ def test_what_is_predicted_is_whole_words_of_what_is_corrupted(kind):
 
 def test_entries_that_each_begin_a_word_are_chosen_as_tokens_are():
     alone = masking_units.MaskingUnit(False, np.ones(VOCAB, bool))
-    corrupt = functools.partial(
-        masking.corrupt_tokens,
-        rate=0.5,
-        mask_token_prob=1.0,
-        random_token_prob=0.0,
-        num_slots=SLOTS,
-        cdf_V=np.ones(1),
-        unit=alone,
-    )
-    np.testing.assert_array_equal(jax.jit(corrupt)(KEYS, rows()).ids_BxL, masked("token").ids_BxL)
+    np.testing.assert_array_equal(corrupt(rows(), alone).ids_BxL, masked("token").ids_BxL)
 
 
 @pytest.mark.exhaustive(but=("sizes2-0.4",))
@@ -177,17 +156,7 @@ def test_words_that_no_mask_can_hold_are_left_out():
 def corrupt_words(ids_BxL, rate):
     """Masks words of the entry 5, which 6 continues, in as many slots as a run has."""
     unit = masking_units.MaskingUnit(False, np.arange(7) != 6)
-    corrupt = functools.partial(
-        masking.corrupt_tokens,
-        rate=rate,
-        mask_token_prob=1.0,
-        random_token_prob=0.0,
-        num_slots=masking.count_slots(rate, ids_BxL.shape[1], unit),
-        cdf_V=np.ones(1),
-        unit=unit,
-    )
-    keys = update.make_example_keys(np.uint32(0), 0, np.arange(len(ids_BxL)))
-    return jax.device_get(jax.jit(corrupt)(keys, ids_BxL))
+    return corrupt(ids_BxL, unit, rate, masking.count_slots(rate, ids_BxL.shape[1], unit))
 
 
 def test_spans_come_in_random_order_each_from_a_word_on_up_to_a_special_token():
