@@ -71,6 +71,7 @@ SCALES = {
 }
 
 COLUMNS = (Column("masking", "masking"),)
+RESULT_TABLES = ("papers",)
 
 
 def sweep(scale: str) -> dict[str, dict]:

@@ -69,6 +69,7 @@ SCALES = {
 }
 
 COLUMNS = (Column("mix", "[MASK] / same / random"),)
+RESULT_TABLES = ("papers",)
 
 
 def sweep(scale: str) -> dict[str, dict]:

@@ -85,6 +85,7 @@ COLUMNS = (
     Column("schedule", "masking rate"),
     Column("realised_rate", "realised", ".4f"),
 )
+RESULT_TABLES = ("papers",)
 
 
 def sweep(scale: str) -> dict[str, dict]:
