@@ -70,8 +70,9 @@ def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: 
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=train, mask_index=mask_index)
         masked_text, key_B = text._replace(ids_BxL=masked.ids_BxL), dropout_key_B if train else None
         if train and isinstance(teacher, types.Model):
-            inputs = cfg.distillation, teacher, params, model, batch, masked, key_B, hparams
-            losses, h_BxLxD = distillation.compute_losses(*inputs)
+            losses, h_BxLxD = distillation.compute_losses(
+                cfg.distillation, teacher, params, model, batch, masked, key_B, hparams
+            )
             return losses._replace(sums_B=losses.sums_B | masking.count_tokens(masked, text, mask_index)), h_BxLxD
         (h_BxLxD,) = model.encode(params["model"], masked_text, batch.source, key_B=key_B)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)

@@ -78,7 +78,7 @@ def detect_kind(path: str) -> str:
             return kind
     if text_files.is_json(start.decode("utf-8", "replace").removeprefix("\ufeff")):
         return JSON
-    return KIND_BY_ENDING.get(_strip_ending(path)[1], TEXT)
+    return KIND_BY_ENDING.get(_find_ending(path), TEXT)
 
 
 def is_divisible(path: str) -> bool:
@@ -114,13 +114,12 @@ def list_folder(field: str, folder: Path) -> list[Path]:
 
 def has_known_ending(path: str) -> bool:
     """Whether the name of a file is that of text or records, and not of the description of a data set."""
-    return _strip_ending(path)[1] in ENDINGS and Path(path).name not in DESCRIPTIONS
+    return _find_ending(path) in ENDINGS and Path(path).name not in DESCRIPTIONS
 
 
-def _strip_ending(path: str) -> tuple[str, str]:
-    """A path without the ending of a compression and its own, and its own, in lower case."""
-    name, dot, ending = COMPRESSED_ENDING.sub("", path).rpartition(".")
-    return (name, ending.lower()) if dot else (ending, "")
+def _find_ending(path: str) -> str:
+    """The ending of a path below that of a compression, without its dot, in lower case; "": it has none."""
+    return Path(COMPRESSED_ENDING.sub("", path)).suffix[1:].lower()
 
 
 def check_file(field: str, path: str, column: str = "") -> None:
