@@ -30,8 +30,9 @@ Scales     quick: one objective of each kind, for a first look. laptop: all, thr
            as many layers on each side; three seeds, half the examples, no task: the table of excess losses. sharing:
            what ELECTRA's generator reads, its own embeddings (DeBERTaV3's NES), the discriminator's (ES), or those with
            gradients kept apart (GDES); text's recipe and three seeds, half the examples. Each has a generator, and so a
-           loss, of its own: half an epoch of SST-2 compares them. paper: base size, English Wikipedia, the recipe of
-           Wettig et al. 2022 for all, since the papers' recipes differ.
+           loss, of its own: half an epoch of SST-2 compares them. The generator is ELECTRA's, a quarter as wide;
+           DeBERTaV3's is as wide and half as deep. paper: base size, English Wikipedia, the recipe of Wettig et al.
+           2022 for all, since the papers' recipes differ.
 Not run    sharing, text, paper.
 Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 29 minutes with --workers=2; its search: 40
            trials, 33 minutes. families: 60 points, an hour and a half, a third of it for the recurrent encoder-decoder:
