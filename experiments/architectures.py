@@ -18,19 +18,27 @@ Scales     quick: four models, one seed, for a first look. trials: four learning
            experiments/benchmark. mixers: the Transformer beside models without attention and recurrence (gated
            convolution, gMLP, FNet), micro size, three seeds, laptop's examples and masks, each with a search of its
            own. FNet's paper has 92% to 97% of BERT's accuracy on GLUE (arXiv 2105.03824, abstract). mixers_quick: 40
-           steps, to see that they run. text: laptop's models at micro size on WikiText-2, three seeds, 32,000 examples,
-           with what laptop's search chose. paper: all at base size, three seeds, BERT's batch size, English Wikipedia,
-           for an accelerator; all have BERT's learning rate, tuned for none of them.
+           steps, to see that they run. blocks: the Transformer beside one whose two layers share their parameters
+           ("albert": half of them, the same FLOPs), one that runs its two layers twice ("looped": the same parameters,
+           twice the FLOPs), and one with disentangled attention ("deberta"), micro size, three seeds, laptop's examples
+           and masks, each with a search of its own. Left out are ALBERT's factorised embeddings and DeBERTa's enhanced
+           mask decoder. blocks_quick: 40 steps, to see that they run. blocks_text: on WikiText-2, three seeds, 32,000
+           examples, with what the search of blocks chose. text: laptop's models at micro size on WikiText-2, three
+           seeds, 32,000 examples, with what laptop's search chose. paper: all at base size, three seeds, BERT's batch
+           size, English Wikipedia, for an accelerator; all have BERT's learning rate, tuned for none of them.
+Not run    trials but for a part, blocks, blocks_text, text, paper.
 Cost       quick: a minute or two per point on 2 CPU cores. trials: 168 points, two and a half hours. laptop: 42 points,
            80 minutes. long: 12 points, 84 minutes. recurrences: 21 points, an hour, and 56 trials, another. mixers:
-           12 points, 22 minutes, and 32 trials, 40. All with --workers=2; long is measured, so are recurrences and
-           mixers, beside other work; the others are estimates from the time per example. text: 21 points, 18 minutes,
-           estimated from 10 s of a core for 3,200 examples of micro, as every scale text is.
+           12 points, 22 minutes, and 32 trials, 40. blocks: 12 points, half an hour, and 32 trials, an hour.
+           blocks_text: 12 points, half an hour. All with --workers=2; long is measured, so are recurrences and mixers,
+           beside other work; the others are estimates from the time per example. text: 21 points, 18 minutes, estimated
+           from 10 s of a core for 3,200 examples of micro, as every scale text is.
 Data       The built-in language, whose floor (Bayes-optimal loss) is known, except at scale paper. Your own text:
            --config.data.path=...
 Search     mlm sweep search experiments/architectures.py --scale=laptop --trials=8 --workers=2
            --out=experiments/searches/architectures-laptop.json gives every model at every size the same trials over
-           `search_space`; from then on scale laptop has what it chose, and its report states the trials.
+           `search_space`; from then on scale laptop has what it chose, and its report states the trials. recurrences,
+           mixers and blocks have theirs by the same command with their names.
 Columns    Where the floor is known, the table shows the excess loss over it and its exact decomposition: predicting the
            kind of a word (noun, preposition, ...), its number, and the word within that kind and number
            (mlm/data/language/floor.py). "plateau" is the number of training examples until the held-out loss had
@@ -118,6 +126,18 @@ PARALLEL_CELLS = {"mingru": OWN_FIELDS["lstm"], "minlstm": OWN_FIELDS["lstm"], "
 RECURRENCES = {member: OWN_FIELDS[member] for member in ("lstm", "gru", "transformer")} | PARALLEL_CELLS
 MIXERS = {"conv": {}, "gmlp": {}, "fnet": {}}
 MIXER_FIELDS = {"transformer": OWN_FIELDS["transformer"]} | MIXERS
+# Of the Transformer's two layers. DeBERTa's embeddings of distances are few, so that parameters agree within 3%.
+BLOCK_CHANGES = {
+    "albert": {"model.num_unique_layers": 1},
+    "looped": {"model.num_layers": 4, "model.num_unique_layers": 2},
+    "deberta": {"model.positions": "disentangled", "model.position_buckets": 16, "model.max_positions": 128},
+}
+BLOCKS = {"transformer": OWN_FIELDS["transformer"]} | {
+    member: OWN_FIELDS["transformer"] | changed for member, changed in BLOCK_CHANGES.items()
+}
+MEMBER_FAMILIES = (
+    dict.fromkeys(RECURRENCES, "rnn") | dict.fromkeys(MIXERS, "mixer") | dict.fromkeys(BLOCKS, "transformer") | FAMILIES
+)
 # At scale quick, one model shows what fine-tuning is.
 QUICK_POINTS = TUNED_POINTS | {"lstm": [TUNED_POINTS["lstm"][0] | QUICK_TASKS]}
 TRIAL_POINTS = {
@@ -126,6 +146,19 @@ TRIAL_POINTS = {
 }
 PAPER_TRAINING = {"optim.learning_rate": 1e-4, "train.batch_size": 256}
 BASE_FIELDS = SMALL | {"mask.rate": 0.3, "data.language.train_documents": NUM_EXAMPLES}  # every row once
+
+
+def make_group_scales(name: str, members: dict[str, dict]) -> dict[str, dict]:
+    """The scale of members beside each other, with a search of their own, and one to see that they run."""
+    shared = {"members": tuple(members), "sizes": ("micro",)}
+    own = {member: [fields] for member, fields in members.items()}
+    few = QUICK | BASE_FIELDS | {"data.language.train_documents": 2000}
+    return {
+        name: shared | {"seeds": 3, "own": make_tuned_points(members), "fields": BASE_FIELDS},
+        f"{name}_quick": shared | {"seeds": 1, "own": own, "fields": few},
+    }
+
+
 SCALES = {
     "quick": {
         "members": ("window", "bag", "lstm", "transformer"),
@@ -151,33 +184,16 @@ SCALES = {
         "own": make_tuned_points({member: OWN_FIELDS[member] for member in LONG_MEMBERS}, LONG_EXAMPLES),
         "fields": BASE_FIELDS | {"data.language.train_documents": LONG_EXAMPLES},
     },
-    "recurrences": {
-        "members": tuple(RECURRENCES),
+    **make_group_scales("recurrences", RECURRENCES),
+    **make_group_scales("mixers", MIXER_FIELDS),
+    **make_group_scales("blocks", BLOCKS),
+    "blocks_text": {
+        "members": tuple(BLOCKS),
         "sizes": ("micro",),
         "seeds": 3,
-        "own": make_tuned_points(RECURRENCES),
-        "fields": BASE_FIELDS,
-    },
-    "recurrences_quick": {
-        "members": tuple(RECURRENCES),
-        "sizes": ("micro",),
-        "seeds": 1,
-        "own": {member: [fields] for member, fields in RECURRENCES.items()},
-        "fields": QUICK | BASE_FIELDS | {"data.language.train_documents": 2000},
-    },
-    "mixers": {
-        "members": tuple(MIXER_FIELDS),
-        "sizes": ("micro",),
-        "seeds": 3,
-        "own": make_tuned_points(MIXER_FIELDS),
-        "fields": BASE_FIELDS,
-    },
-    "mixers_quick": {
-        "members": tuple(MIXER_FIELDS),
-        "sizes": ("micro",),
-        "seeds": 1,
-        "own": {member: [fields] for member, fields in MIXER_FIELDS.items()},
-        "fields": QUICK | BASE_FIELDS | {"data.language.train_documents": 2000},
+        "search": "blocks",
+        "own": make_tuned_points(BLOCKS),
+        "fields": read_text(BASE_FIELDS),
     },
     "text": {
         "members": tuple(FAMILIES),
@@ -209,6 +225,15 @@ COLUMNS = run_columns.select_columns(
     "model", "size", "learning_rate", "batch", "non_embedding", "tokens", "tokens_per_second"
 )
 RESULT_TABLES = ("claims", "search-laptop")
+CLAIMS = (
+    (MODERN, "transformer"),
+    ("transformer", "lstm"),
+    ("lstm", "elman"),
+    ("window", "bag"),
+    ("transformer", "albert"),
+    ("looped", "transformer"),
+    ("deberta", "transformer"),
+)
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -217,7 +242,7 @@ def sweep(scale: str) -> dict[str, dict]:
     seeds = make_seeds(plan["seeds"])
 
     def points(size, member):
-        family = FAMILIES.get(member, "mixer" if member in MIXERS else "rnn")
+        family = MEMBER_FAMILIES[member]
         model = {
             "name": f"{member}-{size}",
             "model.family": family,
@@ -246,11 +271,14 @@ def search_space(point: dict) -> dict:
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
-    """At each size: a modern block beats a plain one, attention beats gates, gates beat none, and order beats a bag."""
+    """At each size: a modern block beats a plain one, attention beats gates, gates beat none, and order beats a bag.
+
+    Two layers are better than one that runs twice, and better still run twice, or with disentangled attention.
+    """
     return [
         (f"{better}-{size}", f"{worse}-{size}")
         for size in dict.fromkeys(name.partition("-")[2] for name in names)
-        for better, worse in ((MODERN, "transformer"), ("transformer", "lstm"), ("lstm", "elman"), ("window", "bag"))
+        for better, worse in CLAIMS
     ]
 
 
@@ -261,5 +289,7 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
 
 
 def name_row(seeds: Sequence[dict]) -> dict[str, str]:
-    """The title of the modern Transformer, which has a plain one's family."""
-    return {"model": MODERN} if seeds[0]["config"].items() >= MODERN_BLOCK.items() else {}
+    """The title of a Transformer with another block, which has a plain one's family."""
+    config = seeds[0]["config"]
+    changes = {MODERN: MODERN_BLOCK} | BLOCK_CHANGES
+    return next(({"model": name} for name, changed in changes.items() if config.items() >= changed.items()), {})

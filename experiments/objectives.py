@@ -27,17 +27,22 @@ Search     mlm sweep search experiments/objectives.py --scale=laptop --trials=4 
            of recipes.TUNED_FIELDS for all.
 Scales     quick: one objective of each kind, for a first look. laptop: all, three seeds. families: every objective with
            a floor, two stacks among them, with a window, a GRU and a Transformer, and denoising encoder-decoders with
-           as many layers on each side; three seeds, half the examples, no task: the table of excess losses. paper: base
-           size, English Wikipedia, the recipe of Wettig et al. 2022 for all, since the papers' recipes differ.
+           as many layers on each side; three seeds, half the examples, no task: the table of excess losses. sharing:
+           what ELECTRA's generator reads, its own embeddings (DeBERTaV3's NES), the discriminator's (ES), or those with
+           gradients kept apart (GDES); text's recipe and three seeds, half the examples. Each has a generator, and so a
+           loss, of its own: half an epoch of SST-2 compares them. The generator is ELECTRA's, a quarter as wide;
+           DeBERTaV3's is as wide and half as deep. paper: base size, English Wikipedia, the recipe of Wettig et al.
+           2022 for all, since the papers' recipes differ.
+Not run    sharing, text, paper.
 Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 29 minutes with --workers=2; its search: 40
            trials, 33 minutes. families: 60 points, an hour and a half, a third of it for the recurrent encoder-decoder:
            estimated from the other 45 points, 49 minutes with other work beside. paper: 11 points of some 5 hours of an
            H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token. text: 22 points of micro on
            WikiText-2, 32,000 examples, two seeds, with what laptop's search chose, then half an epoch of SST-2: 22
-           minutes, estimated.
-Published  Gisserot-Boukhlef et al. (610M), Ettin's crossed objectives and ELECTRA's table 5, all second hand: from
-           notes on the papers, unchecked in them; MDLM's perplexities and GLUE. All stand beside our effects. Where two
-           of our objectives have different losses, the task's score alone compares.
+           minutes, estimated. sharing: 9 points, 15 minutes, estimated.
+Published  Gisserot-Boukhlef et al. (610M), Ettin's crossed objectives, ELECTRA's table 5 and its and DeBERTaV3's shared
+           embeddings, all second hand: from notes on the papers, unchecked in them; MDLM's perplexities and GLUE. All
+           stand beside our effects. Where two of our objectives have different losses, the task's score alone compares.
 Figures    experiments/results/objectives.md
 """
 
@@ -64,6 +69,8 @@ from mlm.report.paper_tables import PaperTable
 from mlm.report.table import Column
 
 NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 6_400  # taken in by a run, and between two evaluations
+REPLACED, SHARING = "replaced_token_detection", "replaced_token_detection.embeddings"  # an objective, its field
+REPLACED_FIELDS = {"objective": REPLACED, "mask.rate": 0.3}
 
 
 def make_masked(rate: float) -> dict:
@@ -93,7 +100,9 @@ OBJECTIVES = {
         make_hybrid("causal75", causal_first_fraction=0.75),
         make_hybrid("hybrid", causal_fraction=0.0625),
         {"name": "diffusion", "objective": "diffusion"},
-        {"name": "replaced_token_detection", "objective": "replaced_token_detection", "mask.rate": 0.3},
+        REPLACED_FIELDS | {"name": REPLACED},
+        REPLACED_FIELDS | {"name": "shared_embeddings", SHARING: "shared"},
+        REPLACED_FIELDS | {"name": "disentangled_embeddings", SHARING: "disentangled"},
         {"name": "apart", "objective": "causal", "model.directionality": "two_stack"},
         {"name": "denoising", "objective": "denoising", "mask.rate": 0.3},
     )
@@ -142,7 +151,27 @@ PAPER_TABLES = (
             "masked, a loss of all tokens": (84.3,),
             "replaced token detection": (85.0,),
         },
-        {"BERT": "masked30", "replaced token detection": "replaced_token_detection"},
+        {"BERT": "masked30", "replaced token detection": REPLACED},
+    ),
+    PaperTable(
+        "Clark et al. 2020 (ELECTRA), what the generator shares; second hand",
+        ("GLUE",),
+        {"no embeddings": (83.6,), "token embeddings": (84.3,), "all embeddings": (84.4,)},
+        {"no embeddings": REPLACED, "all embeddings": "shared_embeddings"},
+    ),
+    PaperTable(
+        "He et al. 2023 (DeBERTaV3), table 6; second hand",
+        ("MNLI",),
+        {
+            "no shared embeddings (NES)": (88.3,),
+            "shared embeddings (ES)": (88.8,),
+            "gradient-disentangled embeddings (GDES)": (89.3,),
+        },
+        {
+            "no shared embeddings (NES)": REPLACED,
+            "shared embeddings (ES)": "shared_embeddings",
+            "gradient-disentangled embeddings (GDES)": "disentangled_embeddings",
+        },
     ),
     PaperTable(
         "MDLM (arXiv:2406.07524), LM1B",
@@ -161,8 +190,9 @@ ENCODER_DECODERS = {
     for name in ("gru", "transformer")
 }  # for `denoising`
 FAMILIES_ONLY = ("apart", "denoising")  # of scale families alone
-REPLACED, GENERATOR_ROW = "replaced_token_detection", "masked30-transformer"  # an objective; a row
-MAIN_OBJECTIVES = tuple(name for name in OBJECTIVES if name not in FAMILIES_ONLY)
+SHARING_ONLY = ("shared_embeddings", "disentangled_embeddings")  # of scale sharing alone
+GENERATOR_ROW = "masked30-transformer"
+MAIN_OBJECTIVES = tuple(name for name in OBJECTIVES if name not in FAMILIES_ONLY + SHARING_ONLY)
 BASE_FIELDS = (
     SMALL | SHARED_FIELDS | {"model.size": "micro", "data.language.train_documents": NUM_EXAMPLES}
 )  # every row once
@@ -202,6 +232,13 @@ SCALES = {
         "objectives": MAIN_OBJECTIVES,
         "seeds": 2,
         "members": select_tuned({"transformer": FAMILIES["transformer"]}, NUM_EXAMPLES),
+        "search": "laptop",
+        "fields": read_text(BASE_FIELDS) | TEXT_TASKS,
+    },
+    "sharing": {
+        "objectives": (REPLACED, *SHARING_ONLY),
+        "seeds": 3,
+        "members": select_tuned({"transformer": FAMILIES["transformer"]}, NUM_EXAMPLES // 2),
         "search": "laptop",
         "fields": read_text(BASE_FIELDS) | TEXT_TASKS,
     },
@@ -260,6 +297,8 @@ def format_objective(config: dict) -> str:
     """What a run was trained to predict."""
     label = LABELS[config["objective"]].format(rate=config.get("mask.rate", 0.0))
     label += ", two stacks" if config["model.directionality"] == "two_stack" else ""
+    if config["objective"] == REPLACED and config[SHARING] != "separate":
+        label += f", {config[SHARING]} embeddings"
     if config["objective"] == "hybrid":
         first, share = config["hybrid.causal_first_fraction"], config["hybrid.causal_fraction"]
         label += f"; {share:.2%} of examples causal" if share else ""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments import architectures, masking_rate, modern_bert
+from experiments import architectures, masking_rate, modern_bert, objectives
 
 
 def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():
@@ -62,3 +62,10 @@ def test_every_masking_rate_has_the_same_search_and_rows(scale):
     laptop = masking_rate.sweep("laptop")
     assert {point["mask.rate"] for point in trials.values()} == {point["mask.rate"] for point in laptop.values()}
     assert not {point["seed"] for point in trials.values()} & {point["seed"] for point in laptop.values()}
+
+
+def test_generators_differ_in_what_they_share_alone():
+    points, chosen = objectives.sweep("sharing"), objectives.SEARCHES["laptop"].rows[objectives.GENERATOR_ROW].chosen
+    rows = [{name: value for name, value in point.items() if name != objectives.SHARING} for point in points.values()]
+    assert rows == 3 * rows[:3] and all(row.items() >= chosen.items() for row in rows)
+    assert {point.get(objectives.SHARING) for point in points.values()} == {None, "shared", "disentangled"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import default_recipe, modern_bert, optimizers
+from experiments import architectures, default_recipe, modern_bert, optimizers
 from mlm.base import config, fields
 from mlm.experiment import recipes, searches
 from mlm.launch.sweep import sweep_points, table_rehearsal
@@ -58,6 +58,19 @@ def test_the_rows_of_the_ladder_have_as_many_parameters(size, rows):
     ]
     assert len(set(counts)) > 1
     assert max(abs(count / counts[0] - 1) for count in counts) < 0.03
+
+
+def test_a_block_is_its_change_alone_and_only_a_shared_layer_has_fewer_parameters(monkeypatch):
+    monkeypatch.setattr(architectures, "SEARCHES", {})
+    points = {name.partition("-")[0]: point for name, point in architectures.sweep("blocks").items()}
+    counts = {name: count_parameters(point)["non_embedding"] for name, point in points.items()}
+    assert points == {name: points["transformer"] | architectures.BLOCK_CHANGES.get(name, {}) for name in points}
+    assert counts["looped"] == counts["transformer"] == pytest.approx(counts["deberta"], rel=0.03)
+    assert counts["albert"] == pytest.approx(counts["transformer"] / 2, rel=0.05)
+    own = {name: point | {"workdir": name} for name, point in points.items()}
+    resolved = sweep_points.resolve_points(config.Config(), own, {})
+    rows, _ = architectures.table([table_rehearsal.make_result(cfg, 0) for cfg in resolved.values()])
+    assert [row["model"] for row in rows if "seeds" in row] == [*points]
 
 
 @pytest.mark.parametrize("experiment", [modern_bert, optimizers])
