@@ -6,7 +6,17 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small import PLAIN, batch, get_refusal, make_letters_config, small_config, small_program, state_of, train_config
+from small import (
+    PLAIN,
+    VOCAB,
+    batch,
+    get_refusal,
+    make_letters_config,
+    small_config,
+    small_program,
+    state_of,
+    train_config,
+)
 
 from mlm.base import config, fields
 from mlm.base.special import NUM_SPECIAL
@@ -135,6 +145,12 @@ def test_what_has_an_entry_of_the_vocabulary_is_trained_first():
         moved = {name for name in before if not jax.tree.all(jax.tree.map(np.array_equal, before[name], after[name]))}
         assert moved >= {*trainable.VOCABULARY_PARAMS}
         assert (moved == {*trainable.VOCABULARY_PARAMS}) == (step < 3)
+
+
+def test_what_has_an_entry_of_the_vocabulary_is_the_generator_s_too():
+    cfg = small_config(objective="replaced_token_detection", model__tie_embeddings=False)
+    params = jax.eval_shape(small_program(cfg).init_state, program.make_train_hparams(cfg)).params
+    assert trainable.flag_body(params) == jax.tree.map(lambda leaf: VOCAB not in leaf.shape[:1], params)
 
 
 @pytest.mark.usefixtures("quick_to_compile")

@@ -9,6 +9,7 @@ import pytest
 from small import make_dataset_info, small_config
 
 from mlm.base import estimates
+from mlm.data.rows import loader
 from mlm.objectives import extractive_qa
 
 CASES = 1000
@@ -172,5 +173,7 @@ def test_a_threshold_is_tuned_where_some_have_no_answer_and_none_is_given():
     ]
     given = columns() | {"threshold": np.full(3, 4.5)}
     assert extractive_qa.compute_answer_metrics(given, ROWS, EXAMPLES)["predicted"].tolist() == ["", "", ""]
+    sizes = [loader.count_eval_examples(ROWS | {"ids": ROWS["segments"]}, most) for most in range(5)]
+    assert sizes == [3, 2, 2, 3, 3]  # no question lacks some of its windows
     some = {name: value_N[:2] for name, value_N in columns().items()}  # an evaluation of the first rows alone
     assert extractive_qa.compute_answer_metrics(some, ROWS, EXAMPLES)["answer_weight"].tolist() == [1, 0]

@@ -13,7 +13,8 @@ from test_step import uneven
 from mlm.base import batch_warmup, config, fields, files
 from mlm.base.types import BatchSums
 from mlm.data.rows import loader, mixture
-from mlm.launch.sweep import budget
+from mlm.launch.cluster import accelerators
+from mlm.launch.sweep import budget, plan
 from mlm.training.compilation import cost
 from mlm.training.run import extension, log
 from mlm.training.step import program, sharding, update
@@ -122,6 +123,11 @@ def test_flops_and_budgets_follow_the_microbatches_of_each_phase(tmp_path, monke
     monkeypatch.setitem(budget.BUDGETS, "flops", count)
     _, longer = budget.apply_budget([whole, grown], "flops", tmp_path)
     assert longer.train.steps == round(80 * cost.count_step_flops(whole, 50) / used.mean())
+    monkeypatch.setattr(plan, "estimate_memory", lambda cfg, vocab_size, num_devices: 1e9)
+    options = plan.PlanOptions(accelerators.ACCELERATORS["H200"], 1, 0.5, False)
+    found = [[row["tokens"], row["flops"]] for row in plan.plan_points({"a": grown}, options)]
+    expected = np.repeat([[used[:40].sum()], [used[40:].sum()], [used.sum()]], 2, axis=1)
+    np.testing.assert_allclose(found, expected)
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,16 @@
 
 import random
 
+import jax
+import numpy as np
 import pytest
-from small import small_config, train_config
+from small import params_of, small_config, train_config
 
-from mlm.base import fields, files, types
-from mlm.base.special import NUM_SPECIAL
-from mlm.data.rows import pack
+from mlm.base import fields, files
+from mlm.data.rows import loader, pack
 from mlm.launch.sweep import budget, subprocess_worker
-from mlm.objectives import causal
 from mlm.training.compilation import cost
-from mlm.training.run import loop
+from mlm.training.step import program
 
 pytestmark = pytest.mark.slow
 
@@ -96,17 +96,29 @@ def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
         budget.apply_budget(points, "seconds", tmp_path)
 
 
-@pytest.mark.parametrize(("directionality", "sides"), [("causal", 1), ("two_stack", 2)])
-def test_a_budget_counts_what_a_causal_step_predicts_of_the_rows_of_masks(base, directionality, sides):
-    cfg = small_config(**base, objective="causal", model__directionality=directionality)
-    text = types.Tokens(*(pack.load_dataset(cfg).train[name] for name in ("ids", "segments", "positions", "ids")))
-    mask_NxL = causal.compute_eval_mask(text, None, None)
+PREDICTING = {
+    "causal": {"objective": "causal"},
+    "two_stack": {"objective": "causal", "model__directionality": "two_stack"},
+    "hybrid": {"objective": "hybrid", "hybrid__causal_fraction": 0.25, "hybrid__causal_first_fraction": 0.0},
+    "denoising": {"objective": "denoising", "family": "encoder_decoder"},
+    "replaced": {"objective": "replaced_token_detection"},
+    "mask_unk": {"mask__mask_unk": True, "mask__rate": 0.5},
+}
+
+
+@pytest.mark.parametrize("kind", PREDICTING)
+def test_a_budget_counts_what_a_step_predicts(base, kind):
+    """By the weights of the losses of all training rows, which have many short segments."""
+    cfg = small_config(**base | PREDICTING[kind], pack__isolate_documents=True)
+    packed = pack.load_dataset(cfg)
+    numbers = np.arange(len(packed.train["ids"]))
+    examples = jax.tree.map(jax.numpy.asarray, loader.read_batch(packed.train, numbers, numbers))
+    hparams = program.make_train_hparams(cfg)
+    built, key_B = program.build_program(cfg, packed.dataset_info), jax.random.split(jax.random.key(0), len(numbers))
+    params = params_of(built.init_state.eval_shape(hparams).params)
+    loss = lambda params: built.objective.loss(params, built.model, examples, key_B, hparams, train=True)
+    weight_B = jax.jit(lambda params: loss(params).weight_B)(params)
+    made = sum(float(weight_B[term].sum()) for term in {*weight_B} - {"mlm" if kind == "replaced" else ""})
     (_, counted) = budget.count_predictions([small_config(**base), cfg], None, False)
-    assert counted == pytest.approx(8 * sides * float(mask_NxL.sum(1).mean()))
-
-
-def test_a_budget_counts_what_training_masks(base):
-    """The count that equal predictions rest on: tokens that may be masked, special ones left out."""
-    cfg = small_config(**base)
-    ids_NxL = pack.load_dataset(cfg).train["ids"]
-    assert budget.count_tokens(cfg) == (ids_NxL >= NUM_SPECIAL).sum() / len(ids_NxL)
+    rounds = kind in ("hybrid", "mask_unk")  # the number of masks, at random
+    assert counted == pytest.approx(cfg.train.batch_size * made / len(numbers), rel=0.01 if rounds else 1e-6)

@@ -11,7 +11,7 @@ import pytest
 
 from experiments import architectures
 from mlm.base import estimates
-from mlm.report import compare, headline, series, table
+from mlm.report import compare, headline, series, summary, table
 
 
 def make(results):
@@ -119,6 +119,21 @@ def test_models_of_one_mean_keep_their_own_verdicts(results):
         made = headline.build_headline(noisy, ordered, columns, groups, compare.rank_families(groups))
         verdicts = {row["model"]: row["verdict"].partition(",")[0] for row in made.table.rows if "seeds" in row}
         assert verdicts == dict(zip(pages.MEMBERS, ("best", "worse", "undecided"), strict=True))
+
+
+@pytest.mark.parametrize("place", range(len(pages.MEMBERS)))
+def test_a_run_whose_stored_loss_is_nan_is_never_the_best(results, place):
+    """Nor does it change the order of the others, whichever it is and in whatever order the runs come."""
+    broken = [
+        run | {"evaluation": run["evaluation"] | {"loss": math.nan, "excess_loss": math.nan}}
+        for run in results[2 * place :][:2]
+    ]
+    runs = [*results[: 2 * place], *broken, *results[2 * place + 2 :]]
+    names = [row["model"] for row in make(runs[::-1]).table.rows if "seeds" in row]
+    assert names == [name for i, name in enumerate(pages.MEMBERS) if i != place] + [pages.MEMBERS[place]]
+    assert make(runs).sentence.startswith(f"{names[0]} is ") and make(runs[::-1]).row_kinds == {0: "best", 3: "rule"}
+    assert make(runs).table.rows[3:] == make(results).table.rows[3:]  # references
+    assert all(map(summary.describe_unigram, broken))
 
 
 def test_an_evaluation_of_fewer_than_half_of_the_models_has_no_column(results):

@@ -39,6 +39,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "/resolve/" in self.path:
             raw = STORED[self.path.partition(f"{COMMIT}/")[2]]
             self.answer(raw, ETag=f'"{number(raw)}"', X_Repo_Commit=COMMIT)
+        elif "/lab/a/tree/" in self.path:
+            there = UPLOADED.get(self.path.split("/tree/")[1].partition("?")[0], {})
+            self.answer([{"type": "file", "path": name, "size": 1, "oid": COMMIT} for name in there])
         elif "/tree/" in self.path:
             listed = [
                 {"type": "file", "path": name, "size": len(raw), "oid": number(raw)} for name, raw in STORED.items()
@@ -62,11 +65,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             objects = [file | {"actions": upload(file)} for file in json.loads(body)["objects"]]
             self.answer({"transfer": "basic", "objects": objects})
         elif action == "commit":
-            values = {"file": [], "lfsFile": [], "header": []}
+            values = {"file": [], "lfsFile": [], "header": [], "deletedFile": []}
             for line in map(json.loads, body.splitlines()):
                 values[line["key"]].append(line["value"])
-            UPLOADED[branch] = {file["path"]: base64.b64decode(file["content"]) for file in values["file"]}
-            UPLOADED[branch] |= {file["path"]: LARGE[file["oid"]] for file in values["lfsFile"]}
+            there = UPLOADED.setdefault(branch, {})
+            there |= {file["path"]: base64.b64decode(file["content"]) for file in values["file"]}
+            there |= {file["path"]: LARGE[file["oid"]] for file in values["lfsFile"]}
+            for file in values["deletedFile"]:
+                del there[file["path"]]
             self.answer({"commitUrl": f"{address}/commit/{COMMIT}", "commitOid": COMMIT, "success": True})
         else:  # reads the README.md, creates the repository, or a branch
             self.answer({"url": address, "id": "lab/a"})
@@ -109,14 +115,22 @@ def test_a_data_set_is_downloaded_and_read(server):
 
 
 def test_a_folder_is_uploaded_and_each_milestone_to_its_branch(server, tmp_path):
+    """What an earlier upload has that this one lacks goes, and nothing else of the repository."""
+    own = {"logo.png": b"", "README.md": b"old", "notes/vocab.txt": b""}
+    stale = (
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "modules.json",
+        "1_Pooling/config.json",
+    )
+    UPLOADED["main"] = own | dict.fromkeys((*stale, "vocab.txt", "modeling_mlm.py"), b"")
+    UPLOADED["step4"] = dict.fromkeys(("model.safetensors", "generator/config.json"), b"")
     (tmp_path / "out" / "step4").mkdir(parents=True)
     for name in ("README.md", "model.safetensors", "step4/config.json"):
         (tmp_path / "out" / name).write_text(name)
     assert export.push_folder(str(tmp_path / "out"), "lab/a") == ["main", "step4"]
-    assert UPLOADED == {
-        "main": {"README.md": b"README.md", "model.safetensors": b"model.safetensors"},
-        "step4": {"config.json": b"step4/config.json"},
-    }
+    uploaded = {"README.md": b"README.md", "model.safetensors": b"model.safetensors"}
+    assert {"main": own | uploaded, "step4": {"config.json": b"step4/config.json"}} == UPLOADED
 
 
 def test_a_refused_upload_is_a_line_and_leaves_what_was_exported(server, plain, tmp_path, capsys):

@@ -159,7 +159,7 @@ def test_all_rows_are_causal_for_the_first_share_of_the_steps():
     assert float(now(knobs, 0.5).objective["rate"]) == pytest.approx(0.1)
     factor = hybrid.compute_loss_weights(now(knobs, 0.5))
     assert (float(factor["causal"]), float(factor["mlm"])) == (0.125, 0.875)
-    assert objectives.OBJECTIVES["hybrid"].predictions_per_token(cfg) == pytest.approx(0.34375 + 0.65625 * 0.1)
+    assert sum(objectives.OBJECTIVES["hybrid"].prediction_rates(cfg)) == pytest.approx(0.34375 + 0.65625 * 0.1)
     assert program.make_static_config(cfg) == program.make_static_config(
         small_config(objective="hybrid", mask__max_rate=0.15)
     )

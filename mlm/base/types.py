@@ -377,6 +377,15 @@ class Visibility(enum.StrEnum):
     FULL = "full"  # all tokens: labels are predicted, tokens are not
 
 
+class PredictionRates(NamedTuple):
+    """The predictions of a step, mean over the run, for each example of the batch and each of its tokens of a kind."""
+
+    words: float = 0.0  # that masks may have
+    following: float = 0.0  # that are not the first of their segment
+    tokens: float = 0.0  # all
+    examples: float = 0.0
+
+
 @dataclasses.dataclass(frozen=True)
 class ObjectiveSpec:
     """An entry of OBJECTIVES."""
@@ -385,7 +394,7 @@ class ObjectiveSpec:
     # argument: of a teacher a TeacherFn, or a Model whose parameters are params[TEACHER]. The config hides the fields
     # that are traced: their values are in hparams.
     build: Callable[..., Objective]
-    predictions_per_token: Callable[[config.Config], float]  # of a step per token of the batch, mean over the run
+    prediction_rates: Callable[[config.Config], PredictionRates]
     directionalities: tuple[Directionality, ...]  # that it can use; the default is the first
     visibility: Visibility  # of its first loss
     check: CheckFn = lambda cfg: None

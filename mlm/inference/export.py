@@ -27,6 +27,12 @@ SENTENCE_POOLINGS = {
     "mean": "pooling_mode_mean_tokens",
 }
 GENERATOR_FOLDER = "generator"  # inside the folder of the discriminator, of replaced_token_detection
+# What an upload replaces: files of these names that a repository has, and the folder has not, would be read beside it.
+REPLACED_FILES = (
+    *("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*", "generation_config.json", "*_mlm.py"),
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "spiece.model"),
+    *("modules.json", "sentence_bert_config.json", f"{POOLING_FOLDER}/*", f"{GENERATOR_FOLDER}/*"),
+)
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 EXPORTED_FIELDS = ("objective", "pack.seq_len")
 EXPORTED_SOURCE_FIELDS = ("data.corpus", "pack.source_len")  # also of a model that reads a source
@@ -74,7 +80,8 @@ def check_repository(name: str) -> None:
 def push_folder(folder: str, name: str) -> list[str]:
     """Uploads a folder to the branch "main", each milestone's folder in it to a branch of its name; returns them.
 
-    The repository, and a branch, is made where there is none. Raises ConfigError if the server refuses it.
+    The repository, and a branch, is made where there is none. Of REPLACED_FILES it keeps those of the folder alone.
+    Raises ConfigError if the server refuses it.
     """
     huggingface_hub = extras.import_extra("huggingface_hub", "hub", f"--push={name}")
     milestones = sorted(Path(folder).glob(f"{MILESTONE_PREFIX}*"), key=lambda path: (len(path.name), path.name))
@@ -85,8 +92,8 @@ def push_folder(folder: str, name: str) -> list[str]:
         for branch, path in folders.items():
             if branch != "main":
                 api.create_branch(name, branch=branch, exist_ok=True)
-            ignored = f"{MILESTONE_PREFIX}*/*"
-            api.upload_folder(repo_id=name, folder_path=path, revision=branch, ignore_patterns=ignored)
+            patterns = {"ignore_patterns": f"{MILESTONE_PREFIX}*/*", "delete_patterns": list(REPLACED_FILES)}
+            api.upload_folder(repo_id=name, folder_path=path, revision=branch, **patterns)
     except Exception as error:  # of the network, the token, the server
         raise errors.ConfigError(
             f"--push = {name!r}: cannot be uploaded ({errors.first_line(error)}); expected a repository that your "

@@ -65,7 +65,9 @@ def compute_eval_mask(text: types.Tokens, key_B, hparams):
 
 SPEC = types.ObjectiveSpec(
     build,
-    predictions_per_token=lambda cfg: 2.0 if cfg.model.directionality == types.Directionality.TWO_STACK else 1.0,
+    prediction_rates=lambda cfg: types.PredictionRates(
+        following=2.0 if cfg.model.directionality == types.Directionality.TWO_STACK else 1.0
+    ),
     directionalities=(types.Directionality.CAUSAL, types.Directionality.TWO_STACK),
     visibility=types.Visibility.CAUSAL,
     conditional_fields=("eval.context_range", "eval.ngram_order", "optim.label_smoothing", "optim.z_loss"),

@@ -94,11 +94,7 @@ def compute_choice_logits(
     return jnp.where(heads.flag_real_examples(choices.text) > 0, logits_F, -1e9).reshape(-1, num_choices)
 
 
-SPEC = labelled.build_spec(build, SCORE_NAMES, labelled.POOLED_FIELDS, heads.check, labelled.predict_once)
+SPEC = labelled.build_spec(build, SCORE_NAMES, labelled.POOLED_FIELDS, heads.check, labelled.PREDICT_ONCE)
 MULTIPLE_CHOICE_SPEC = labelled.build_spec(
-    build_multiple_choice,
-    SCORE_NAMES[:1],
-    labelled.POOLED_FIELDS,
-    heads.check,
-    lambda cfg: 1 / (cfg.pack.seq_len * (cfg.data.labelled.choice_columns.count(",") + 1)),
+    build_multiple_choice, SCORE_NAMES[:1], labelled.POOLED_FIELDS, heads.check, labelled.PREDICT_ONCE
 )

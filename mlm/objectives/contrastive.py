@@ -151,7 +151,7 @@ def _make_hparams(cfg):
 
 
 SPEC = dataclasses.replace(
-    labelled.build_spec(build, SCORE_NAMES, ("pooling",), check, lambda cfg: 1 / (cfg.pack.seq_len * count_texts(cfg))),
+    labelled.build_spec(build, SCORE_NAMES, ("pooling",), check, labelled.PREDICT_ONCE),
     # Warm-up leaves out examples of a batch; here they are the others' negatives.
     required_fields={"train.batch_warmup_fraction": 0.0},
     train_hparams=_make_hparams,

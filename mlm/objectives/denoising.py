@@ -63,7 +63,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
 SPEC = dataclasses.replace(
     mlm.MASKED_SPEC,
     build=build,
-    predictions_per_token=lambda cfg: 1.0,
+    prediction_rates=lambda cfg: types.PredictionRates(following=1.0),
     directionalities=(types.Directionality.CAUSAL,),
     visibility=types.Visibility.UNMASKED_OR_LEFT,
     required_fields={"mask.predict_rate": 0.0, "mask.masks_per_example": 1},  # it predicts all tokens

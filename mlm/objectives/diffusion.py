@@ -56,7 +56,7 @@ def make_hparams(cfg: config.Config) -> dict[str, np.generic]:
 
 SPEC = types.ObjectiveSpec(
     build,
-    predictions_per_token=lambda cfg: 0.5,
+    prediction_rates=lambda cfg: types.PredictionRates(words=0.5),
     directionalities=mlm.SPEC.directionalities,
     visibility=types.Visibility.UNMASKED,
     train_hparams=make_hparams,

@@ -234,4 +234,4 @@ def _get_window(columns, rows, window, spans):
     return *logits, passage, np.asarray(spans[first : first + num_tokens])
 
 
-SPEC = labelled.build_spec(build, SCORE_NAMES, predictions_per_token=labelled.predict_once)
+SPEC = labelled.build_spec(build, SCORE_NAMES, prediction_rates=labelled.PREDICT_ONCE)

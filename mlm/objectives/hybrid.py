@@ -155,17 +155,18 @@ def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
     }
 
 
-def count_predictions_per_token(cfg: config.Config) -> float:
-    """All words of a causal example, and the masked words of the others."""
+def compute_prediction_rates(cfg: config.Config) -> types.PredictionRates:
+    """All that follow in a causal example, and the masked words of the others."""
     fraction = cfg.hybrid.causal_first_fraction + (1 - cfg.hybrid.causal_first_fraction) * cfg.hybrid.causal_fraction
-    return fraction + (1 - fraction) * masking.estimate_predict_rate(cfg.mask)
+    words = (1 - fraction) * masking.estimate_predict_rate(cfg.mask)
+    return types.PredictionRates(words=words, following=fraction)
 
 
 SPEC = dataclasses.replace(
     mlm.MASKED_SPEC,
     build=build,
     required_fields={"mask.masks_per_example": 1},  # a causal example has no other mask
-    predictions_per_token=count_predictions_per_token,
+    prediction_rates=compute_prediction_rates,
     directionalities=(types.Directionality.MIXED,),
     train_hparams=make_train_hparams,
     conditional_fields=(*mlm.MASKED_SPEC.conditional_fields, "hybrid"),

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mlm.base import config, types
+from mlm.base import types
 from mlm.base.estimates import Score
 from mlm.objectives import heads, scores
 
+PREDICT_TOKENS, PREDICT_ONCE = types.PredictionRates(tokens=1.0), types.PredictionRates(examples=1.0)
 POOLED_FIELDS = ("pooling", "pooler", "layer_features")  # of config.finetune, which heads for examples read
 
 
@@ -39,7 +40,7 @@ def build_spec(
     score_names: Sequence[str],
     finetune_fields: Sequence[str] = ("pooler", "layer_features"),
     check: types.CheckFn = heads.check_features,
-    predictions_per_token: Callable[[config.Config], float] = lambda cfg: 1.0,
+    prediction_rates: types.PredictionRates = PREDICT_TOKENS,
 ) -> types.ObjectiveSpec:
     """An entry of OBJECTIVES; score_names: those that config.data.labelled.scores may hold."""
 
@@ -49,14 +50,9 @@ def build_spec(
 
     return types.ObjectiveSpec(
         build,
-        predictions_per_token,
+        lambda cfg: prediction_rates,
         heads.DIRECTIONALITIES,
         types.Visibility.FULL,
         check=check_all,
         conditional_fields=(*(f"finetune.{field}" for field in finetune_fields), "data.labelled.scores"),
     )
-
-
-def predict_once(cfg: config.Config) -> float:
-    """The predictions per token of an objective with one for each example."""
-    return 1 / cfg.pack.seq_len

@@ -135,7 +135,7 @@ def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
 
 MASKED_SPEC = types.ObjectiveSpec(  # of all objectives that predict masked tokens
     build,
-    predictions_per_token=lambda cfg: masking.estimate_predict_rate(cfg.mask),
+    prediction_rates=lambda cfg: types.PredictionRates(words=masking.estimate_predict_rate(cfg.mask)),
     directionalities=(types.Directionality.BIDIRECTIONAL, types.Directionality.CAUSAL, types.Directionality.MIXED),
     visibility=types.Visibility.UNMASKED,
     check=masking.check,

@@ -42,4 +42,4 @@ def compute_correlations(columns, rows, examples):
     return columns | {name: np.bincount(places, column, len(real_N)) for name, column in found.items()}
 
 
-SPEC = labelled.build_spec(build, SCORE_NAMES, labelled.POOLED_FIELDS, heads.check, labelled.predict_once)
+SPEC = labelled.build_spec(build, SCORE_NAMES, labelled.POOLED_FIELDS, heads.check, labelled.PREDICT_ONCE)

@@ -173,7 +173,7 @@ def check(cfg: config.Config) -> None:
 
 SPEC = types.ObjectiveSpec(
     build,
-    predictions_per_token=lambda cfg: 1.0,
+    prediction_rates=lambda cfg: types.PredictionRates(tokens=1.0),
     directionalities=(types.Directionality.MIXED, types.Directionality.BIDIRECTIONAL),
     visibility=types.Visibility.CORRUPTED,
     check=check,

@@ -156,17 +156,21 @@ def test_cells(pair: GroupPair) -> dict:
 
 
 def rank_families(groups: Mapping[str, Sequence[dict]]) -> list[Family]:
-    """The groups by the examples that they were evaluated on; those without saved columns are left out."""
-    families: list[list[str]] = []
-    for name, runs in groups.items():
-        if match_groups(runs, runs):
-            family = next((names for names in families if match_groups(groups[names[0]], runs)), [])
-            families += [] if family else [family]
-            family.append(name)
+    """The groups by the examples that they were evaluated on.
+
+    Those without saved columns are left out, and those that diverged, which old runs say by NaN.
+    """
 
     def rank(name: str) -> float:
         score = read_first_score(groups[name][0])
         return -score.better * float(np.mean([run["evaluation"][score.name] for run in groups[name]]))
+
+    families: list[list[str]] = []
+    for name, runs in groups.items():
+        if math.isfinite(rank(name)) and match_groups(runs, runs):
+            family = next((names for names in families if match_groups(groups[names[0]], runs)), [])
+            families += [] if family else [family]
+            family.append(name)
 
     return [Family(sorted(names, key=rank), compute_holm_p(groups, names)) for names in families]
 

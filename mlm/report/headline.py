@@ -89,6 +89,11 @@ def is_clear(row: dict) -> bool:
     return row.get(P) is not None and row[P] < MAX_P
 
 
+def is_measured(row: dict, score: Score) -> bool:
+    """Whether a row has a score, which is NaN in an old run that diverged."""
+    return isinstance(value := row.get(score.name), Estimate) and math.isfinite(value.mean)
+
+
 class Ranking(NamedTuple):
     """The models that were evaluated on the same examples, the best first."""
 
@@ -199,9 +204,10 @@ def rank_models(
     models: Sequence[dict], groups: Mapping[str, Sequence[dict]], families: Sequence[compare.Family], primary: Score
 ) -> list[Ranking]:
     """The models of each family; without families, all of them by primary score if they have the same examples."""
-    scored = [row for row in models if isinstance(row.get(primary.name), Estimate)]
+    scored = [row for row in models if is_measured(row, primary)]
     rows = match_rows(scored, groups, primary)
-    if len(scored) == len(rows) == len(groups) and families:
+    diverged = sum(any(math.isnan(run["evaluation"].get(primary.name, 0)) for run in runs) for runs in groups.values())
+    if len(scored) == len(rows) == len(groups) - diverged and families:
         return [
             Ranking([rows[name] for name in names], [p_by_pair.get(frozenset((names[0], name))) for name in names])
             for names, p_by_pair in families
@@ -324,7 +330,7 @@ def describe_differences(
     signs = {math.copysign(1, row[DIFFERENCE].mean) for row in compared}
     if not clear and len(compared) > 1 and len(signs) == 1:
         found += f", though all are {'positive' if signs == {1} else 'negative'}"
-    scored = [row for row in models if isinstance(row.get(primary.name), Estimate)]
+    scored = [row for row in models if is_measured(row, primary)]
     best = max(scored, key=lambda row: primary.better * row[primary.name].mean)
     order = "Lowest" if primary.better < 0 else "Highest"
     end = f"{order} in the mean: {name_row(best, names)}, {describe_score(best, primary)}."

@@ -101,9 +101,11 @@ def find_references(results: Sequence[dict], name: str) -> list[Score]:
 
 def find_floor(results: Sequence[dict], name: str) -> Score | None:
     """The reference of the score `name` that is the floor: the one from which the excess loss is counted."""
-    first, excess, values = collect_scores(results)[0], select_primary_score(results), results[0]["evaluation"]
+    first, excess = collect_scores(results)[0], select_primary_score(results)
     if excess.columns[0] != EXCESS:
         return None
+    evaluations = [result["evaluation"] for result in results]
+    values = next((one for one in evaluations if math.isfinite(one[excess.name])), evaluations[0])
     floor = values[first.name] - values[excess.name]
     names = {
         score.reference
@@ -137,7 +139,7 @@ def collect_reference_values(run: dict) -> dict[str, float]:
     scores, values = read_scores(run), run["evaluation"]
     references = {score.name: values[score.name] for score in scores if score.reference and score.name in values}
     for score in scores:
-        if score.columns[0] == EXCESS and score.name in values:
+        if score.columns[0] == EXCESS and math.isfinite(values.get(score.name, math.nan)):
             references[FLOOR] = values[scores[0].name] - values[score.name]
     return references
 

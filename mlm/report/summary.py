@@ -174,7 +174,7 @@ def describe_unigram(run: dict) -> list[str]:
         for score in others
         if (score.reference, score.reference_for) == (series.UNIGRAM, first.name)
         and score.name in values
-        and (values[first.name] - values[score.name]) * first.better <= 0
+        and not (values[first.name] - values[score.name]) * first.better > 0  # nor where it is NaN
     ]
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from mlm import objectives
-from mlm.base import batch_warmup, config, fields, files, phases
-from mlm.base.special import NUM_SPECIAL
+from mlm.base import batch_warmup, config, fields, files, phases, types
+from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.base.storage import get_storage
 from mlm.data.rows import loader, pack
 from mlm.launch.sweep import local_timing, plan, subprocess_worker
@@ -51,25 +51,29 @@ def apply_budget(
 
 
 def count_predictions(points, folder, measure) -> list[float]:
-    """Predictions of a step, averaged over the run: a share of the possible targets, counted if these differ."""
-    differ = len({(cfg.data, cfg.tokenizer, cfg.pack, cfg.objective) for cfg in points}) > 1
+    """Predictions of a step, averaged over the run: shares of the possible targets, counted if these differ."""
+    differ = len({(cfg.data, cfg.tokenizer, cfg.pack, cfg.objective, cfg.hybrid, cfg.mask.mask_unk) for cfg in points})
+    rates = lambda cfg: objectives.OBJECTIVES[cfg.objective].prediction_rates(cfg)
     return [
         cfg.train.batch_size
         * batch_warmup.compute_mean_fraction(cfg.train)
-        * objectives.OBJECTIVES[cfg.objective].predictions_per_token(cfg)
-        * (count_tokens(cfg) if differ else 1)
+        * float(np.dot(rates(cfg), count_targets(cfg) if differ > 1 else (1,) * 4))
         for cfg in points
     ]
 
 
-def count_tokens(cfg: config.Config) -> float:
-    """The mean number of tokens of a training example that the objective may predict, from one side if it has two."""
+def count_targets(cfg: config.Config) -> types.PredictionRates:
+    """What the rates of `types.PredictionRates` are of: how many a training example has of each, in the mean.
+
+    Segments are those of 2**15 to 2**16 examples, evenly spaced, if there are more: an error of less than 0.2% of
+    pack.seq_len, since their number has at most a quarter of that as its standard deviation.
+    """
     rows = pack.load_dataset(cfg)
     counts_V, num_rows = np.frombuffer(rows.dataset_info.unigram_counts, np.int64), len(rows.train["ids"])
-    if not program.build_model_and_objective(cfg, rows.dataset_info)[1].predicts_special:
-        return int(counts_V[NUM_SPECIAL:].sum()) / num_rows
-    segments_NxL = np.asarray(rows.train["segments"][:: 1 + num_rows // 2**16])  # in each the first token is no target
-    return int(counts_V.sum()) / num_rows - float(segments_NxL.max(1).mean())
+    words = int(counts_V[NUM_SPECIAL:].sum() + cfg.mask.mask_unk * counts_V[UNK]) / num_rows
+    tokens = int(counts_V.sum()) / num_rows
+    segments_NxL = np.asarray(rows.train["segments"][:: 1 + num_rows // 2**16])
+    return types.PredictionRates(words, tokens - float(segments_NxL.max(1).mean()), tokens, 1.0)
 
 
 def compute_flops(points, folder, measure) -> list[float]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import batch_warmup, config, fields, types
+from mlm.base import config, fields, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.types import StaticConfig
 from mlm.data.rows import pack
@@ -49,12 +49,11 @@ class LocalMachine:
         self.seconds_spent = 0.0
 
     def measure_step(self, cfg: config.Config, vocab_size: int, flops: float | None) -> tuple[float, str]:
-        """Seconds of a step of so many FLOPs, and a description of how they were found."""
-        fraction, static_cfg = batch_warmup.compute_mean_fraction(cfg.train), make_full_batch_config(cfg)
+        """Seconds of a step with a full batch, of so many FLOPs, and a description of how they were found."""
+        static_cfg = make_full_batch_config(cfg)
         if static_cfg not in self.step_times:
-            self.step_times[static_cfg] = self._measure(static_cfg, vocab_size, flops and flops / fraction)
-        seconds, description = self.step_times[static_cfg]
-        return seconds * fraction, description
+            self.step_times[static_cfg] = self._measure(static_cfg, vocab_size, flops)
+        return self.step_times[static_cfg]
 
     def _measure(self, cfg, vocab_size, flops) -> tuple[float, str]:
         batch_size, peak = cfg.train.batch_size, self.machine.flops[cfg.model.dtype] * self.machine.num_devices

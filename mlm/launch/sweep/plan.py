@@ -122,9 +122,9 @@ def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Itera
         elif options.exact and 1 < options.num_devices <= MAX_SIMULATED_DEVICES:
             options = options._replace(compile_mesh=stack.enter_context(simulate_devices(options.num_devices)))
         row: dict[str, Any]
-        for name, cfg in list_phase_points(points):
+        for name, phase in list_phase_points(points):
             try:
-                row = plan_point(name, cfg, options)
+                row = plan_point(name, phase.cfg, options, range(phase.first_step, phase.end_step))
             except (errors.ConfigError, subprocess_worker.WorkerEnded) as error:
                 row = {"point": name, "verdict": f"cannot be planned: {error}"}
             totals = {key: totals[key] + (row.get(key) or 0) for key in totals}
@@ -132,15 +132,12 @@ def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Itera
     yield {"point": f"{len(points)} points", **totals}
 
 
-def list_phase_points(points: dict[str, config.Config]) -> Iterator[tuple[str, config.Config]]:
+def list_phase_points(points: dict[str, config.Config]) -> Iterator[tuple[str, phases.Phase]]:
     """The points, each phase of one with phases as a point of its own: a step of each has to fit."""
     for name, cfg in points.items():
         for phase in phases.list_phases(cfg):
-            num_steps = phase.end_step - phase.first_step
-            if not cfg.phases.shares:
-                yield name, cfg
-            elif num_steps or not cfg.train.steps:
-                yield f"{name}, phase {phase.number + 1}", fields.override(phase.cfg, {"train.steps": num_steps})
+            if phase.end_step > phase.first_step or not cfg.train.steps:
+                yield f"{name}, phase {phase.number + 1}" if cfg.phases.shares else name, phase
 
 
 @contextlib.contextmanager
@@ -242,24 +239,30 @@ def fold_rows(rows: Sequence[dict]) -> dict:
     return folded
 
 
-def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
-    """A row of the plan. Tokens include padding; train.steps = 0 means an unknown number of steps."""
+def plan_point(name: str, cfg: config.Config, options: PlanOptions, steps: range | None = None) -> dict:
+    """A row of the plan, of these steps, counted from 0; None: of all.
+
+    Tokens include padding; train.steps = 0 means an unknown number of steps.
+    """
     vocab_size, num_devices = find_vocab_size(cfg), options.num_devices
-    flops, steps = cost.count_step_flops(cfg, vocab_size), cfg.train.steps or None
+    steps = range(cfg.train.steps) if steps is None else steps
+    num_steps, fraction = len(steps) or None, batch_warmup.compute_mean_fraction(cfg.train, steps)
+    full_cfg = fields.override(cfg, {"train.batch_warmup_fraction": 0.0})
+    flops = cost.count_step_flops(full_cfg, vocab_size)
     batch_size, accum_steps = cfg.train.batch_size, cfg.train.grad_accum_steps
     work = (flops or 0) * (REMAT_WORK if cfg.model.remat else 1)
     seconds, description = work / (options.accelerator.flops * options.utilisation * num_devices) or None, ""
     if options.measure_step:
-        seconds, description = options.measure_step(cfg, vocab_size, flops)
+        seconds, description = options.measure_step(full_cfg, vocab_size, flops)
     abstract_state = cost.make_abstract_state(program.make_static_config(cfg), vocab_size)
     seq_len = pack.build_dataset_info(cfg, vocab_size).seq_len  # of all choices of multiple_choice
     row = {
         "point": name,
         **lm.count_parameters(abstract_state.params["model"]),
-        "tokens": steps and steps * batch_size * batch_warmup.compute_mean_fraction(cfg.train) * seq_len,
-        "flops": flops and steps and flops * steps,
-        "hours": seconds and steps and seconds * steps / 3600,
-        "step_seconds": seconds,
+        "tokens": num_steps and num_steps * fraction * batch_size * seq_len,
+        "flops": flops and num_steps and num_steps * fraction * flops,
+        "hours": seconds and num_steps and num_steps * fraction * seconds / 3600,
+        "step_seconds": seconds and seconds * fraction,
         "step": description,
     }
     if batch_size % (num_devices * accum_steps):

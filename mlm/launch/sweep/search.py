@@ -11,6 +11,7 @@ of text are held out from the train split (data.search_fraction). Each trial has
 the trials of a row are independent draws, as the expected best of k trials supposes.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -125,7 +126,8 @@ def read_score(cfg: config.Config) -> tuple[str, int, float | None]:
     if result is None:
         raise errors.ConfigError(damage or f"{cfg.workdir}: this trial is not done; the same command continues")
     score = series.select_primary_score([result])
-    return score.name, score.better, float(result["evaluation"][score.name])
+    value = float(result["evaluation"][score.name])
+    return score.name, score.better, value if math.isfinite(value) else None
 
 
 def run_search(

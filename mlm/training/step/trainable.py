@@ -94,7 +94,9 @@ def flag_body(params: types.Params) -> types.Params:
     """True for each leaf without an entry of the vocabulary along its first axis: all but embeddings and output."""
 
     def is_body(path: Path, leaf: types.Array) -> bool:
-        return path[0].key != "model" or path[1].key not in VOCABULARY_PARAMS
+        names = [key.key for key in path]
+        own = names[2:] if names[:2] == ["objective", "generator"] else names[names[0] == "model" :]
+        return own[0] not in VOCABULARY_PARAMS
 
     return jax.tree_util.tree_map_with_path(is_body, params)
 
