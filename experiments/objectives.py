@@ -160,7 +160,7 @@ PAPER_TABLES = (
         {"no embeddings": REPLACED, "all embeddings": "shared_embeddings"},
     ),
     PaperTable(
-        "He et al. 2023 (DeBERTaV3), table 6; second hand",
+        "He et al. 2023 (DeBERTaV3), shared embeddings; second hand",
         ("MNLI",),
         {
             "no shared embeddings (NES)": (88.3,),
