@@ -11,7 +11,6 @@ from mlm.data.rows import pack
 from mlm.launch.sweep import budget, subprocess_worker
 from mlm.objectives import causal
 from mlm.training.compilation import cost
-from mlm.training.run import loop
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,6 @@ from mlm.data.tokenizers import kinds
 from mlm.models import layers, stack
 from mlm.objectives import heads, masking
 from mlm.training.run import resolution
-from mlm.training.step import optim
 
 
 @pytest.mark.parametrize(

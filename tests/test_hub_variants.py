@@ -8,17 +8,16 @@ import json
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from fixtures import hub
 from fixtures import hub_variants as theirs
-from hub_folders import load_outputs, same_tensors
+from hub_folders import same_tensors, write_case
 from safetensors.numpy import load, save_file
-from small import batch, build, load_arrays, small_config
+from small import load_arrays
 
 import mlm
-from mlm.base import config, fields
+from mlm.base import config
 from mlm.data.rows import pack
 from mlm.data.tokenizers import kinds
 from mlm.training.run import initialization, resolution
@@ -34,16 +33,7 @@ load_outputs = functools.partial(load_arrays, theirs.PATH)
 def folders(plain, tmp_path_factory):
     """The folder of each case."""
     top = tmp_path_factory.mktemp("variants")
-    for case, (name, _) in theirs.CASES.items():
-        (top / case).mkdir()
-        for file in plain[name].glob("*token*"):
-            shutil.copy(file, top / case)
-        (top / case / "config.json").write_bytes(load_outputs()[f"{case}/config.json"].tobytes())
-        shapes = json.loads(load_outputs()[f"{case}/shapes"].tobytes())
-        save_file(
-            {name: hub.draw_weight(name, shape) for name, shape in shapes.items()}, top / case / "model.safetensors"
-        )
-    return {case: top / case for case in theirs.CASES}
+    return {case: write_case(top, load_outputs(), case, plain[name]) for case, (name, _) in theirs.CASES.items()}
 
 
 @EVERY

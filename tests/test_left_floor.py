@@ -1,13 +1,10 @@
 """The floors of causal models against brute force: every document that a tiny language can write, added up."""
 
-import itertools
-
 import numpy as np
 import pytest
 import tiny
 
 from mlm.base.config import Language
-from mlm.base.estimates import compute_ratio
 from mlm.data.language import causal_posterior, floor, posterior
 from mlm.data.language.grammar import build_grammar
 from mlm.data.language.hmm import compute_fit_probs, sample_documents
