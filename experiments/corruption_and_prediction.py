@@ -10,7 +10,7 @@ Run        mlm sweep run experiments/corruption_and_prediction.py --scale=laptop
 Cost       quick: seconds per point. laptop: 21 points, about 50 minutes on 2 CPU cores with --workers=2, estimated from
            the time of 64 examples (0.2 s per mask on one core). paper: 7 points of the large model, 12 masks in all,
            each about 17 hours of an H200 at 40% of its peak: 200 hours, an estimate. text: 21 points of micro on
-           WikiText-2, 16,000 examples, three seeds, then half an epoch of SST-2: 41 minutes, measured beside other work.
+           WikiText-2, 16,000 examples, three seeds, then half an epoch of SST-2: 41 minutes, measured beside others.
 Published  Table 3 of the paper has scores of a large model after fine-tuning. They stand beside our effects, second
            hand: from a note on the paper, unchecked in it. MNLI rises from 84.5 (corrupted 40%, predicted 40%) to 85.7
            (20%, 40%) and 86.9 (5%, 40%), and falls to 83.7 (40%, 20%). Our table shows the held-out loss and the score

@@ -46,20 +46,28 @@ def change_tensors(folder: Path, change) -> Path:
 load_head_outputs = functools.partial(load_arrays, heads.PATH)
 
 
-def make_head_folder(made: dict[str, Path], top: Path, case: str, drop=(), **settings) -> Path:
-    """The folder of a case of fixtures/hub_heads.py below `top`, without some tensors, its config.json changed."""
+def write_case(
+    top: Path, outputs: dict, case: str, tokenizer: Path | None, draw=theirs.draw_weight, drop=(), **settings
+) -> Path:
+    """The folder below `top` of a case that a file of fixtures/ keeps, with the tokenizer of another folder.
+
+    draw: (name, shape) -> a tensor. drop: the tensors that it lacks. settings: of its config.json, None: without it.
+    """
     folder = top / case
     folder.mkdir(parents=True)
-    for file in made[heads.CASES[case][0]].glob("*token*"):
+    for file in tokenizer.glob("*token*") if tokenizer else ():
         shutil.copy(file, folder)
-    said = json.loads(load_head_outputs()[f"{case}/config.json"].tobytes()) | settings
+    said = json.loads(outputs[f"{case}/config.json"].tobytes()) | settings
     (folder / "config.json").write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
-    shapes = json.loads(load_head_outputs()[f"{case}/shapes"].tobytes())
-    save_file(
-        {name: theirs.draw_weight(name, shape) for name, shape in shapes.items() if name not in drop},
-        folder / "model.safetensors",
-    )
+    shapes = json.loads(outputs[f"{case}/shapes"].tobytes())
+    tensors = {name: draw(name, shape) for name, shape in shapes.items() if name not in drop}
+    save_file(tensors, folder / "model.safetensors")
     return folder
+
+
+def make_head_folder(made: dict[str, Path], top: Path, case: str, drop=(), **settings) -> Path:
+    """The folder of a case of fixtures/hub_heads.py."""
+    return write_case(top, load_head_outputs(), case, made[heads.CASES[case][0]], drop=drop, **settings)
 
 
 def same_tensors(one: Path, other: Path) -> None:

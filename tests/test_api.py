@@ -9,7 +9,7 @@ import pytest
 from small import environment, get_refusal, make_run_config
 
 import mlm
-from mlm.base import errors, fields
+from mlm.base import fields
 
 
 @pytest.fixture(scope="module")

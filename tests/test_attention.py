@@ -1,7 +1,6 @@
 """Attention's hand-written passes against the plain formula: values, gradients, dropped weights, long rows."""
 
-import types as standard
-
+import attention_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,11 +35,7 @@ def gradients(made, given, visible, key_B):
 
 
 def plain(rate, dtype):
-    module = standard.SimpleNamespace(
-        model=config.Model(attention_dropout=rate, dtype=dtype, kernels="reference"),
-        sow=lambda *_: None,
-        is_mutable_collection=lambda _: False,
-    )
+    module = attention_cases.make_module(config.Model(attention_dropout=rate, dtype=dtype, kernels="reference"))
     return lambda *given: attention.attend(module, *given)
 
 
@@ -70,16 +65,8 @@ def test_memory_of_long_rows_grows_as_they_do():
     def held(L):
         given = [jax.ShapeDtypeStruct((1, L, 1, D), jnp.float32)] * 3
         seen = jax.ShapeDtypeStruct((1, 1, 1, L), bool)
-        made = (
-            jax.jit(
-                jax.grad(
-                    lambda q, k, v, seen: attention_kernels.attend_by_blocks(q, k, v, seen, None, rate=0.0).sum(),
-                    (0, 1, 2),
-                )
-            )
-            .lower(*given, seen)
-            .compile()
-        )
-        return made.memory_analysis().temp_size_in_bytes
+        total = lambda *given: attention_kernels.attend_by_blocks(*given, None, rate=0.0).sum()
+        compiled = jax.jit(jax.grad(total, (0, 1, 2))).lower(*given, seen).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
 
     assert held(2048) < 2.5 * held(1024)

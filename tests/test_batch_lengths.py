@@ -22,7 +22,7 @@ from small import (
 from mlm.base import fields
 from mlm.data.rows import loader
 from mlm.data.tokenizers import kinds
-from mlm.training.run import loop, vmapped_runs
+from mlm.training.run import vmapped_runs
 from mlm.training.step import program, update
 from mlm.training.validation import split_scores
 

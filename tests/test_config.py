@@ -24,7 +24,6 @@ def check(changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"mask.raet": 0.4}, ["config.mask.raet", "config.mask.rate"]),
         ({"mask.rate": 0.4, "mask.max_rate": 0.2}, ["config.mask.rate = 0.4", "max_rate = 0.2"]),
         ({"mask.schedule": "linear"}, ["config.mask.final_rate = 0.0", "schedule is linear"]),
         (
@@ -70,7 +69,6 @@ def check(changes):
         ({"mask.predict_rate": 1.0}, ["mask.predict_rate = 1.0, from which follows config.mask.masks_per_example"]),
         ({"objective": "nsp"}, ["config.pack.mode", "segment_pair"]),
         ({"data.corpus": "text"}, ["config.data.path"]),
-        ({"train.steps": 2.5}, ["config.train.steps = 2.5", "int"]),
         ({"train.batch_size": 30}, ["config.train.batch_size = 30", "4 devices"]),
         ({"train.grad_accum_steps": 5}, ["config.train.grad_accum_steps = 5", "batch_size = 32"]),
         ({"data.language": 1.0}, ["config.data.language: no such field"]),
@@ -125,15 +123,6 @@ def test_fingerprint_names_what_can_change_a_result_and_nothing_else():
     assert fields.fingerprint(base) == fields.fingerprint(small_config(workdir="elsewhere", train__log_every=7))
     others = [small_config(seed=1), small_config(mask__rate=0.2), small_config(model__num_layers=3)]
     assert len({fields.fingerprint(cfg) for cfg in [base, *others]}) == 4
-
-
-def test_flatten_and_override_are_inverse():
-    cfg = small_config(
-        "rnn", "gru", mask__rate=0.25, seed=3, data__language__topic_strength=1.0, data__language__zipf_exponent=0.5
-    )
-    assert fields.override(config.Config(), fields.flatten(cfg)) == cfg
-    assert cfg.data.language.topic_strength == 1 and cfg.data.language.zipf_exponent == 0.5
-    assert cfg.data.language.recall_prob == 0.9
 
 
 def test_whole_numbers_are_numbers_where_others_may_stand():

@@ -1,7 +1,6 @@
 """Attention by cuDNN: which shapes it takes; on a GPU (JAX_PLATFORMS=cuda) its values, gradients and leaks."""
 
-import types as standard
-
+import attention_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,11 +22,7 @@ def make_inputs(L, dtype=jnp.bfloat16):
 
 
 def attend(kernels, dtype):
-    module = standard.SimpleNamespace(
-        model=config.Model(attention_dropout=0.0, dtype=dtype, kernels=kernels),
-        sow=lambda *_: None,
-        is_mutable_collection=lambda _: False,
-    )
+    module = attention_cases.make_module(config.Model(attention_dropout=0.0, dtype=dtype, kernels=kernels))
     return lambda qkv, visible: (
         attention.attend(module, *qkv, visible, None).astype(jnp.float32).reshape(*qkv[0].shape[:2], H * D)
     )

@@ -13,7 +13,7 @@ from small import make_run_config, train_config
 from mlm.base import errors, fields, files
 from mlm.data.rows import pack
 from mlm.evaluation import engine
-from mlm.training.run import hooks, inheritance, loop, trained_run
+from mlm.training.run import hooks, inheritance, trained_run
 from mlm.training.run.directory import RunDirectory
 from tests.fuzz.bit_flips import flip_bit, read_outcome
 

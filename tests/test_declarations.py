@@ -15,7 +15,6 @@ from mlm.data.tokenizers import kinds
 from mlm.models import layers, stack
 from mlm.objectives import heads, masking
 from mlm.training.run import resolution
-from mlm.training.step import optim
 
 
 @pytest.mark.parametrize(
@@ -74,14 +73,14 @@ def test_a_text_that_is_no_choice_is_refused_with_the_nearest():
 
 
 def test_what_json_stores_of_a_config_overrides_to_the_same_config():
-    lists = {
-        name: (declaration.number_type(1),)
-        for name, declaration in fields.DECLARATIONS.items()
-        if type(declaration.default) is tuple
-    }
-    cfg = fields.override(config.Config(), lists)
+    """Of each field another value than its default, of its type."""
+    kinds = {name: (type(one.default), one.number_type) for name, one in fields.DECLARATIONS.items()}
+    others = {name: (number(7),) if kind is tuple else kind(7) for name, (kind, number) in kinds.items()}
+    others |= {name: not fields.DEFAULT[name] for name, (kind, _) in kinds.items() if kind is bool}
+    cfg = fields.override(config.Config(), others)
     stored = json.loads(json.dumps(fields.flatten(cfg)))
-    assert lists and fields.override(config.Config(), stored) == cfg
+    assert fields.override(config.Config(), stored) == cfg
+    assert not any(value == fields.DEFAULT[name] for name, value in fields.flatten(cfg).items())
 
 
 def test_the_help_names_each_choice():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small import VOCAB, batch, get_refusal, make_dataset_info, small_config
 
-from mlm.base import config, errors, fields, types
+from mlm.base import config, fields, types
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.objectives import causal
 from mlm.training.run import resolution

@@ -20,7 +20,6 @@ from mlm.cli import command, entry, sweep
 from mlm.data.language import grammar
 from mlm.launch.cluster import slurm
 from mlm.launch.sweep import sweep_points, target_compiler
-from mlm.training.run import loop
 
 ROOT = Path(__file__).parents[1]
 REPORT = "architectures-long"  # the only report of the tested site

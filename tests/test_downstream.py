@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small import get_refusal, make_letters_config, train_config
 
-from mlm.base import errors, fields, lease
+from mlm.base import fields, lease
 from mlm.base.errors import RunStopped
 from mlm.evaluation import evaluation_tasks
 from mlm.launch.sweep import sweep_state

@@ -19,7 +19,7 @@ from experiments import model_size
 from mlm.base import buckets, fields, files
 from mlm.launch.sweep import sweep_state
 from mlm.report import table
-from mlm.training.run import checkpoint, loop, trained_run
+from mlm.training.run import checkpoint, trained_run
 from mlm.training.run.directory import RunDirectory
 
 KNOBS = {

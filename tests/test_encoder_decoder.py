@@ -1,6 +1,5 @@
 """Encoder-decoders: what a token of the row and of the source reaches, and that rows side by side are rows alone."""
 
-import dataclasses
 import functools
 
 import jax

@@ -13,15 +13,6 @@ from mlm.training.step import program
 from mlm.training.validation import split_scores
 
 
-def test_standard_error_is_that_of_repeated_samples_of_rows():
-    rng = np.random.default_rng(0)
-    effect, weight = rng.normal(0, 1, (400, 300)), rng.integers(1, 20, (400, 300))
-    total = weight * (3 + effect) + rng.normal(0, 1, (400, 300)) * weight**0.5
-    means, errors = zip(*(estimates.compute_ratio(t, w) for t, w in zip(total, weight, strict=True)), strict=True)
-    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.1)
-    assert np.mean(means) == pytest.approx(3, abs=0.02)
-
-
 @functools.cache
 def run(batch_size, rows=10, seed=0):
     """The columns and scores of an evaluation, the split cut into batches."""

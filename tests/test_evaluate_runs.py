@@ -22,7 +22,7 @@ from mlm.inference import forward_passes, pseudo_likelihood
 from mlm.launch.sweep import sweep_state
 from mlm.report import summary
 from mlm.report.table import Column
-from mlm.training.run import loop, trained_run
+from mlm.training.run import trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.validation import split_scores
 

@@ -18,7 +18,7 @@ from mlm.launch.sweep import search, table_rehearsal
 from mlm.objectives import mlm
 from mlm.report import series, summary
 from mlm.report.table import Column
-from mlm.training.run import loop, resolution
+from mlm.training.run import resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 from mlm.training.validation import references

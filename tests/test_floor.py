@@ -1,76 +1,15 @@
-"""The floors against brute force: every path of states and every row of words of a tiny language, added up."""
+"""The floors of whole rows: float64, what is hidden, rows that cannot be; brute force: test_language_ingredients.py."""
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from tiny import TINY, documents
 
 from mlm.base.config import Language
 from mlm.base.estimates import compute_ratio
 from mlm.data.language import floor, posterior
 from mlm.data.language.grammar import build_grammar
-from mlm.data.language.hmm import HMM, sample_documents
-
-LENGTH = 6
-WORDS = len(TINY.class_W)
-
-
-def test_bag_posterior_is_the_enumerated_one():
-    """Of a bag of four; the others: tests/test_language_ingredients.py."""
-    tables, stream = documents(TINY, LENGTH), np.random.default_rng(0)
-    words_NxL = np.pad(sample_documents(TINY, LENGTH, 0, 0, 60), ((0, 0), (1, 2)), constant_values=-1)
-    masked_NxL = (stream.random(words_NxL.shape) < stream.random((60, 1))) & (words_NxL >= 0)
-
-    def expected(row, asked):
-        near = [i for i in range(max(asked - 2, 0), min(asked + 3, (words_NxL[row] >= 0).sum())) if i != asked]
-        share_W = np.zeros(WORDS)
-        for order in itertools.permutations(near):
-            joint = tables[(words_NxL[row] >= 0).sum()]
-            for place, source in zip(near, order, strict=True):
-                if not masked_NxL[row, source + 1]:
-                    likelihood_W = np.eye(WORDS)[words_NxL[row, source + 1]]
-                    joint = joint * likelihood_W.reshape([-1 if axis == place else 1 for axis in range(joint.ndim)])
-            share_W += joint.sum(tuple(axis for axis in range(joint.ndim) if axis != asked))
-        return share_W / share_W.sum()
-
-    known = posterior.compute_bag_posterior(TINY, words_NxL, masked_NxL, 2)
-    expected_KxW = [expected(row, column - 1) for row, column in zip(known.example_K, known.position_K, strict=True)]
-    assert len(expected_KxW) > 100
-    found_KxW = np.exp(posterior.compute_log_probs(TINY, known))
-    np.testing.assert_allclose(found_KxW, expected_KxW, atol=1e-5, rtol=1e-5)
-
-
-def iterate_deviations(model: HMM, samples: np.ndarray) -> Iterator[float]:
-    """Largest distances, in standard errors, of conditional frequencies in samples from the model's posterior."""
-    for hidden in ([0], [2], [4], [1, 3], [0, 2, 4], [0, 1, 2, 3, 4]):
-        masked_L = np.isin(np.arange(LENGTH), hidden)
-        context_NxL = np.where(masked_L & (samples >= 0), WORDS, samples)
-        contexts, which_N, count = np.unique(context_NxL, axis=0, return_inverse=True, return_counts=True)
-        rows_NxL = np.where(contexts == WORDS, 0, contexts)
-        known = posterior.compute_posterior(model, rows_NxL, contexts == WORDS)
-        expected_KxW = np.exp(posterior.compute_log_probs(model, known))
-        seen_UxLxW = np.zeros((len(contexts), LENGTH, WORDS))
-        for place in hidden:
-            valid_N = samples[:, place] >= 0
-            np.add.at(seen_UxLxW, (which_N.ravel()[valid_N], place, samples[valid_N, place]), 1)
-        count_Kx1 = count[known.example_K][:, None]
-        expected, often = expected_KxW.ravel(), np.broadcast_to(count_Kx1, expected_KxW.shape).ravel()
-        apart = seen_UxLxW[known.example_K, known.position_K].ravel() / often - expected
-        normal = np.minimum(expected, 1 - expected) * often > 50  # where counts are close to normally distributed
-        error = np.sqrt(expected * (1 - expected) / often)
-        yield np.abs(apart[normal] / error[normal]).max()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_samples_agree_with_the_posterior_and_not_with_a_wrong_one():
-    samples = sample_documents(TINY, LENGTH, 0, 0, 100_000)
-    assert max(iterate_deviations(TINY, samples)) < 4
-    wrong = TINY._replace(trans_SxS=np.array([[0.1, 0.6, 0.3], [0.3, 0.25, 0.45], [0.45, 0.4, 0.15]]))
-    for model in (wrong, TINY._replace(name_M=np.array([0.35, 0.65]))):
-        assert any(deviation > 4 for deviation in iterate_deviations(model, samples))
+from mlm.data.language.hmm import sample_documents
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 values, gradients, leaks, which weights it drops, which blocks it reads, and when it is used."""
 
 import functools
-import types as standard
 
+import attention_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from jax.experimental import pallas
 
 from mlm.base import config
-from mlm.models import attention, attention_kernels, fused_attention, layers, platform_kernels, positions, stack
+from mlm.models import attention, attention_kernels, fused_attention, layers, platform_kernels, positions
 
 B, H, L, D = 2, 2, 256, 32
 
@@ -26,13 +26,8 @@ def platform(request, monkeypatch):
         yield request.param
 
 
-def make_inputs(dtype=jnp.float32):
-    """q, k, v of two examples of three documents each, and their segments: the second example ends in padding."""
-    rng = np.random.default_rng(0)
-    qkv = [jnp.asarray(rng.normal(size=(B, L, H, D)), dtype) for _ in range(3)]
-    ids_BxL = np.sort(rng.integers(1, 4, (B, L)), 1)
-    ids_BxL[1, L - L // 4 :] = 0
-    return qkv, jnp.asarray(ids_BxL)
+def make_inputs():
+    return attention_cases.make_inputs(L, H, D)
 
 
 def select_pairs(ids_BxL, directionality="bidirectional", window=0, number=2):
@@ -55,8 +50,7 @@ def attend(qkv, ids_BxL, *, is_fused=True, rate=0.25, **pairs):
     if is_fused:
         return fused_attention.attend(*qkv, segments, key_B, rate)
     model = config.Model(attention_dropout=rate, dtype="float32", kernels="reference")
-    module = standard.SimpleNamespace(model=model, sow=lambda *_: None, is_mutable_collection=lambda _: False)
-    return attention.attend(module, *qkv, visible, key_B)
+    return attention.attend(attention_cases.make_module(model), *qkv, visible, key_B)
 
 
 def compute_gradients(qkv, ids_BxL, **case):
@@ -116,22 +110,11 @@ def test_a_program_reads_the_blocks_of_which_a_pair_is_visible(name):
 
 
 def test_no_document_reads_another(platform):
-    qkv, ids_BxL = make_inputs()
-    is_first_BxLx1x1 = (ids_BxL == 1)[..., None, None]
-    gradients = jax.jit(jax.grad(lambda qkv: (attend(qkv, ids_BxL, rate=0.0) * is_first_BxLx1x1).sum()))(qkv)
-    for gradient in map(np.asarray, gradients):
-        assert not gradient[ids_BxL != 1].any()
-    assert np.abs(gradient[ids_BxL == 1]).min() > 0  # of the values
+    attention_cases.check_no_document_reads_another(functools.partial(attend, rate=0.0), *make_inputs())
 
 
 def test_the_backward_pass_does_not_run_the_forward_kernel(platform):
-    qkv, ids_BxL = make_inputs()
-    lean = jax.checkpoint(lambda *qkv: attend(qkv, ids_BxL), policy=stack.save_products)
-    pullback = jax.jit(lambda *qkv: jax.vjp(lean, *qkv)[1])(*qkv)
-    kept = [leaf.size for leaf in jax.tree.leaves(pullback) if leaf.dtype == jnp.float32]
-    assert sorted(kept) == [B * H * L, *[B * H * L * D] * 4]  # the sums of exponentials; q, k, v and the output
-    text = jax.jit(pullback).lower(qkv[0]).compile().as_text()
-    assert "compute_key_gradients" in text and "compute_output" not in text
+    attention_cases.check_backward_pass(attend, *make_inputs(), "compute_output", "compute_key_gradients")
 
 
 @pytest.mark.parametrize(("d", "expected"), [(64, "fused"), (80, "splash")])
@@ -140,7 +123,7 @@ def test_a_tpu_takes_splash_attention_where_it_takes_no_other(d, expected, monke
     monkeypatch.setattr(fused_attention, "attend", lambda *_: "fused")
     monkeypatch.setattr(attention_kernels, "attend_by_splash", lambda *_: "splash")
     model = config.Model(attention_dropout=0.1, kernels="splash_attention,fused_attention")
-    module = standard.SimpleNamespace(model=model, is_mutable_collection=lambda _: False)
+    module = attention_cases.make_module(model)
     x_BxLxHxd, segments = jnp.zeros((B, 128, H, d)), positions.Segments(jnp.ones((B, 128), jnp.int32))
     visible_Bx1xLxL = jnp.ones((B, 1, 128, 128), bool)
     assert attention.attend(module, *[x_BxLxHxd] * 3, visible_Bx1xLxL, None, None, segments) == expected

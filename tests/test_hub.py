@@ -261,32 +261,43 @@ def ours(kind, **changes):
 
 
 SAID = ["the apple is red .", "the [MASK] is reds.", "[MASK]. the [MASK] unknown § is", " two  spaces\u3000red ", ""]
+POST = {"model__norm_placement": "post"}
+MODERN = {"model__first_norm": False, "model__positions": "rotary", "model__activation": "geglu", "model__bias": "none"}
 OUT = {
-    "wordpiece": ("wordpiece", "post", 2, "bert"),
-    "unigram": ("unigram", "pre", 2, "roberta-prelayernorm"),
-    "words": ("words", "post", 0, "bert"),
-    "bpe": ("bpe", "post", 0, "bert"),
+    "wordpiece": ("wordpiece", POST | {"model__type_vocab_size": 2}, "bert"),
+    "unigram": ("unigram", {"model__type_vocab_size": 2}, "roberta-prelayernorm"),
+    "words": ("words", POST | {"model__type_vocab_size": 0}, "bert"),
+    "bpe": ("bpe", POST | {"model__type_vocab_size": 0}, "bert"),
+    "untied": ("wordpiece", POST | {"model__tie_embeddings": False}, "bert"),
+    "relu": ("wordpiece", POST | {"model__activation": "relu", "model__lm_head_activation": "relu"}, "bert"),
+    "tanh": ("wordpiece", POST | {"model__activation": "gelu_tanh", "model__type_vocab_size": 1}, "roberta"),
+    "two": ("wordpiece", POST | {"model__activation": "relu"}, "mlm"),
+    "modern": ("wordpiece", MODERN | {"model__type_vocab_size": 0, "model__tie_embeddings": False}, "modernbert"),
 }
 
 
+@pytest.mark.exhaustive(but=("wordpiece", "unigram", "words", "bpe", "untied", "tanh", "modern"))
 @pytest.mark.parametrize("case", OUT)
 def test_ours_is_theirs(case, tmp_path):
-    kind, norm, segments, called = OUT[case]
-    model, folder = ours(kind, model__norm_placement=norm, model__type_vocab_size=segments), tmp_path / "out"
-    assert model.save_pretrained(str(folder)) == {"written": str(folder), "model_type": called, "note": ""}
+    (kind, changes, called), folder = OUT[case], tmp_path / "out"
+    model = ours(kind, **changes)
+    done = model.save_pretrained(str(folder))
+    assert done["model_type"] == called and (done["note"] == "") == (called != "mlm")
     again = mlm.load(folder)
     said = [line for line in SAID if kind != "words" or "[MASK]" not in line]  # a word of which is "[MASK]."
     for mine, its in zip(model.logits(said), again.logits(said), strict=True):
         np.testing.assert_allclose(its, mine, rtol=0, atol=1e-5)
     tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert [tool.encode(line).ids for line in said] == batching.encode_truncated(model.tokenizer, said, 24)
+    if called == "mlm":
+        return
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     there = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for line, mine in zip(said, model.logits(said), strict=True):
         with torch.no_grad():
-            found = there(**tokenizer(line, return_tensors="pt")).logits[0].numpy()
+            found = there(tokenizer(line, return_tensors="pt")["input_ids"]).logits[0].numpy()
         np.testing.assert_allclose(found, mine, rtol=0, atol=1e-5)
 
 

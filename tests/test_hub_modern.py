@@ -7,19 +7,19 @@ import dataclasses
 import functools
 import json
 import re
-import shutil
 
+import hub_folders
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from fixtures import hub_modern as theirs
 from hub_folders import change_tensors, same_tensors
-from safetensors.numpy import load, save_file
+from safetensors.numpy import load
 from small import get_refusal, load_arrays, mark_further
 
 import mlm
-from mlm.base import errors, fields, types
+from mlm.base import fields, types
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_model
 from mlm.models.hub import hub
@@ -39,18 +39,12 @@ load_expected = functools.partial(load_arrays, theirs.PATH)
 
 def write_case(plain, top, case, **settings):
     """The folder of a case below `top`, its config.json changed; None: without that field."""
-    kind, folder = theirs.CASES[case][0], top / case
-    folder.mkdir(parents=True)
+    kind = theirs.CASES[case][0]
+    tokenizer = plain.get(theirs.TOKENIZERS.get(kind))
+    folder = hub_folders.write_case(top, load_expected(), case, tokenizer, theirs.draw_tensor, **settings)
     for key, content in load_expected().items():
-        if kind in theirs.OWN_TOKENIZERS and key.startswith(f"{kind}/token"):
+        if tokenizer is None and key.startswith(f"{kind}/token"):
             (folder / key.partition("/")[2]).write_bytes(content.tobytes())
-    if kind in theirs.TOKENIZERS:
-        for file in plain[theirs.TOKENIZERS[kind]].glob("*token*"):
-            shutil.copy(file, folder)
-    said = json.loads(load_expected()[f"{case}/config.json"].tobytes()) | settings
-    (folder / "config.json").write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
-    shapes = json.loads(load_expected()[f"{case}/shapes"].tobytes())
-    save_file({name: theirs.draw_tensor(name, shape) for name, shape in shapes.items()}, folder / "model.safetensors")
     return folder
 
 

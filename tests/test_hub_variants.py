@@ -8,17 +8,16 @@ import json
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from fixtures import hub
 from fixtures import hub_variants as theirs
-from hub_folders import load_outputs, same_tensors
+from hub_folders import same_tensors, write_case
 from safetensors.numpy import load, save_file
-from small import batch, build, load_arrays, small_config
+from small import load_arrays
 
 import mlm
-from mlm.base import config, fields
+from mlm.base import config
 from mlm.data.rows import pack
 from mlm.data.tokenizers import kinds
 from mlm.training.run import initialization, resolution
@@ -34,16 +33,7 @@ load_outputs = functools.partial(load_arrays, theirs.PATH)
 def folders(plain, tmp_path_factory):
     """The folder of each case."""
     top = tmp_path_factory.mktemp("variants")
-    for case, (name, _) in theirs.CASES.items():
-        (top / case).mkdir()
-        for file in plain[name].glob("*token*"):
-            shutil.copy(file, top / case)
-        (top / case / "config.json").write_bytes(load_outputs()[f"{case}/config.json"].tobytes())
-        shapes = json.loads(load_outputs()[f"{case}/shapes"].tobytes())
-        save_file(
-            {name: hub.draw_weight(name, shape) for name, shape in shapes.items()}, top / case / "model.safetensors"
-        )
-    return {case: top / case for case in theirs.CASES}
+    return {case: write_case(top, load_outputs(), case, plain[name]) for case, (name, _) in theirs.CASES.items()}
 
 
 @EVERY
@@ -106,42 +96,3 @@ def test_pretraining_goes_on_from_them(folders, models, tmp_path, case):
     )
     jax.tree.map(np.testing.assert_array_equal, state.params["model"], jax.device_get(models[case].params["model"]))
     assert len(state.params["model"]["token"]["embedding"]) == len(models[case].vocab)
-
-
-MODERN = {
-    "model__norm_placement": "pre",
-    "model__first_norm": False,
-    "model__positions": "rotary",
-    "model__activation": "geglu",
-    "model__type_vocab_size": 0,
-    "model__embed_norm": True,
-}
-
-
-@pytest.mark.exhaustive(but=("changes0-bert", "changes2-roberta", "changes4-modernbert"))
-@pytest.mark.parametrize(
-    ("changes", "called"),
-    [
-        ({"model__norm_placement": "post", "model__tie_embeddings": False}, "bert"),
-        ({"model__norm_placement": "post", "model__activation": "relu", "model__lm_head_activation": "relu"}, "bert"),
-        ({"model__norm_placement": "post", "model__activation": "gelu_tanh", "model__type_vocab_size": 1}, "roberta"),
-        ({"model__norm_placement": "post", "model__activation": "relu"}, "mlm"),
-        ({**MODERN, "model__bias": "none", "model__tie_embeddings": False}, "modernbert"),
-    ],
-)
-def test_ours_are_written_as_theirs_and_read_again(changes, called, tmp_path):
-    from test_hub import ours
-
-    model = ours("wordpiece", **changes)
-    assert model.save_pretrained(str(tmp_path / "out"))["model_type"] == called
-    again, line = mlm.load(tmp_path / "out"), "the apple is [MASK] ."
-    np.testing.assert_allclose(again.logits(line), model.logits(line), rtol=0, atol=1e-5)
-    written = load((tmp_path / "out/model.safetensors").read_bytes())
-    if called == "bert" and "model__tie_embeddings" in changes:  # transformers 4 reads the one, 5 the other
-        np.testing.assert_array_equal(written["cls.predictions.bias"], written["cls.predictions.decoder.bias"])
-    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    if called != "mlm":
-        there = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
-        with torch.no_grad():
-            found = there(torch.tensor([model.tokenize(line)])).logits[0].numpy()
-        np.testing.assert_allclose(found, model.logits(line), rtol=0, atol=1e-5)

@@ -9,7 +9,7 @@ from small import drawn_config, stop_at, train_config
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
-from mlm.training.run import loop, resolution, vmapped_runs
+from mlm.training.run import resolution, vmapped_runs
 from mlm.training.run.directory import RunDirectory
 
 ALL = ",".join(platform_kernels.FASTER_KERNELS["cpu"])

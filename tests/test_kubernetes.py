@@ -15,12 +15,11 @@ import yaml
 from small import get_refusal
 from test_submit import go, sweep
 
-from mlm.base.errors import ConfigError
 from mlm.launch import code_snapshot
 from mlm.launch.cluster import accelerators, kubernetes
 from mlm.launch.cluster import job as cluster_job
 from mlm.launch.cluster.job import Job, parse_options
-from mlm.launch.sweep import jobs, submit
+from mlm.launch.sweep import jobs
 
 
 def record(needed: str = "", **fields) -> dict:

@@ -1,10 +1,12 @@
 """The floors of a language with favorites, scenes, shared forms and endings: brute force, and that paths agree."""
 
+import collections
 import itertools
 
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 from tiny import FAVORITES, SCENES, TINY, TOGETHER, documents
 
 from mlm.base import errors
@@ -14,7 +16,7 @@ from mlm.data.language import diffusion_bound, floor, grammar, lexicon, posterio
 from mlm.data.language.hmm import sample_documents
 
 LENGTH = 5
-WIDTHS = {"window": 1, "wide_window": 2, "bag": 1}
+WIDTHS = {"window": 1, "wide_window": 2, "bag": 1, "wide_bag": 2}
 LANGUAGES = {"plain": TINY, "favorites": FAVORITES, "scenes": SCENES, "together": TOGETHER}
 INGREDIENTS = {
     "vocabulary": {"vocab_size": 3000},
@@ -38,7 +40,7 @@ def tiny(request):
     return hmm, documents(hmm, LENGTH), words_NxL, masked_NxL
 
 
-@pytest.mark.parametrize("seen", ["masked", "leave_one_out", "window", "wide_window", "bag", "infilling"])
+@pytest.mark.parametrize("seen", ["masked", "leave_one_out", "window", "wide_window", "bag", "wide_bag", "infilling"])
 def test_posteriors_are_the_enumerated_ones(tiny, seen):
     hmm, tables, words_NxL, masked_NxL = tiny
     compute = {
@@ -47,6 +49,7 @@ def test_posteriors_are_the_enumerated_ones(tiny, seen):
         "window": lambda *rows: posterior.compute_window_posterior(*rows, 1),
         "wide_window": lambda *rows: posterior.compute_window_posterior(*rows, 2),
         "bag": lambda *rows: posterior.compute_bag_posterior(*rows, 1),
+        "wide_bag": lambda *rows: posterior.compute_bag_posterior(*rows, 2),
         "infilling": posterior.compute_infilling_posterior,
     }[seen]
     known = compute(hmm, words_NxL, masked_NxL)
@@ -54,20 +57,23 @@ def test_posteriors_are_the_enumerated_ones(tiny, seen):
     assert len(log_prob_KxW) == masked_NxL.sum() > 50
     for example, column, log_prob_W in zip(known.example_K, known.position_K, log_prob_KxW, strict=True):
         words_L, masked_L = words_NxL[example], masked_NxL[example]
-        visible_L = (words_L >= 0) & (np.arange(len(words_L)) != column)
-        if seen != "leave_one_out":
-            visible_L &= ~masked_L | ((np.arange(len(words_L)) < column) if seen == "infilling" else False)
-        visible_L &= np.abs(np.arange(len(words_L)) - column) <= WIDTHS.get(seen, LENGTH)
-        orders = [{place - 1: np.eye(len(hmm.class_W))[words_L[place]] for place in np.flatnonzero(visible_L)}]
-        if seen == "bag" and words_L[column - 1] >= 0 and words_L[column + 1] >= 0:  # either may stand on either side
-            turned = {2 * (column - 1) - place: likelihood_W for place, likelihood_W in orders[0].items()}
-            orders.append(turned)
+        distance_L = np.arange(len(words_L)) - column
+        near = np.flatnonzero((words_L >= 0) & (distance_L != 0) & (np.abs(distance_L) <= WIDTHS.get(seen, LENGTH)))
+        is_hidden_L = masked_L & ((distance_L > 0) if seen == "infilling" else seen != "leave_one_out")
+        orders = [  # those of a bag may stand in any order, hidden ones too
+            {place - 1: np.eye(len(hmm.class_W))[words_L[source]] for place, source in pairs if not is_hidden_L[source]}
+            for pairs in (zip(near, order, strict=True) for order in _list_orders(near, "bag" in seen))
+        ]
         share_W = sum(_sum_documents(tables[(words_L >= 0).sum()], column - 1, order) for order in orders)
         np.testing.assert_allclose(np.exp(log_prob_W), share_W / share_W.sum(), rtol=1e-5, atol=1e-6)
     log_prob_K, best_K = posterior.predict_words(hmm, known, words_NxL)
     at_K, true_K = np.arange(len(best_K)), words_NxL[known.example_K, known.position_K]
     np.testing.assert_allclose(log_prob_K, log_prob_KxW[at_K, true_K], atol=1e-5)
     np.testing.assert_allclose(log_prob_KxW[at_K, best_K], log_prob_KxW.max(1), atol=1e-5)
+
+
+def _list_orders(places, is_bag):
+    return itertools.permutations(places) if is_bag else [places]
 
 
 def _sum_documents(joint, asked, likelihoods):
@@ -95,12 +101,20 @@ def test_documents_have_the_enumerated_probability_from_every_side(tiny):
         np.testing.assert_allclose(compute(hmm, few_NxL, LENGTH).nats_N, -few_N, atol=1e-5)
 
 
-def test_samples_reach_the_enumerated_entropy(tiny):
+def test_samples_are_as_frequent_as_enumerated_and_reach_the_entropy(tiny):
     hmm, tables, _, _ = tiny
     fits = sum(joint.sum() for joint in tables.values())
     share = np.concatenate([joint.ravel() / fits for joint in tables.values()])
     entropy = -(share[share > 0] * np.log(share[share > 0])).sum()
     words_NxL = sample_documents(hmm, LENGTH, 10, 0, 20_000)
+    sampled = collections.Counter(map(tuple, words_NxL.tolist()))
+    found, expected = [], []  # how often each document comes that should ten times
+    for count, joint in tables.items():
+        for word_n in map(tuple, np.argwhere(joint * 20_000 > 10 * fits).tolist()):
+            found.append(sampled[*word_n, *[-1] * (LENGTH - count)])
+            expected.append(joint[word_n] * 20_000 / fits)
+    others = 20_000 - sum(found), 20_000 - sum(expected)
+    assert stats.chisquare([*found, others[0]], [*expected, others[1]]).pvalue > 1e-4
 
     def score(model):
         nats_N = -diffusion_bound.compute_log_probs(model, words_NxL, words_NxL >= 0)

@@ -5,7 +5,7 @@ import re
 import pytest
 from small import MEMBERS, get_refusal
 
-from mlm.base import config, errors, fields
+from mlm.base import config, fields
 from mlm.models import lm
 from mlm.training.compilation import cost
 from mlm.training.run import resolution

@@ -16,7 +16,7 @@ from mlm.cli import evaluate
 from mlm.data.rows import mixture, pack
 from mlm.evaluation import engine, evaluation_tasks
 from mlm.report import evaluation_scores, figures, specs
-from mlm.training.run import checkpoint, loop, trained_run
+from mlm.training.run import checkpoint, trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 from mlm.training.validation import split_scores

@@ -8,7 +8,6 @@ from small import drawn_config, train_config
 from test_docs import load_hooks
 
 import mlm
-from mlm.training.run import loop
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "experiments" / "use.ipynb"

@@ -41,7 +41,7 @@ from mlm.objectives import OBJECTIVES
 from mlm.report import summary
 from mlm.report.pages import sweep
 from mlm.report.table import Column
-from mlm.training.run import hooks, loop, resolution
+from mlm.training.run import hooks, resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program, update
 from mlm.training.validation import split_scores

@@ -11,7 +11,7 @@ from small import ONE_EACH, build, drawn_config, mark_further, small_config, tra
 from mlm.base import batch_warmup, config, errors, types
 from mlm.data.rows import pack
 from mlm.models import layers
-from mlm.training.run import hooks, loop, trained_run
+from mlm.training.run import hooks, trained_run
 from mlm.training.step import optim, optimizers, trainable
 from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec, ParameterGroup
 from mlm.training.validation import split_scores

@@ -10,7 +10,7 @@ from small import make_letters_config, train_config
 
 from mlm.base import errors, fields, files
 from mlm.launch.sweep import worker
-from mlm.training.run import hooks, loop, vmapped_runs
+from mlm.training.run import hooks, vmapped_runs
 from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,6 @@ import pytest
 from small import get_refusal
 
 from mlm.base.config import Language
-from mlm.base.errors import ConfigError
 from mlm.data.language import causal_posterior, diffusion_bound
 from mlm.data.language.causal_posterior import predict_next_word
 from mlm.data.language.diffusion_bound import compute_document_log_probs

@@ -8,7 +8,7 @@ import pickle
 import jax
 import numpy as np
 import pytest
-from small import VOCAB, drawn_config, make_dataset_info, train_config
+from small import drawn_config, train_config
 
 from mlm.base import fields
 from mlm.data.rows import pack

@@ -8,7 +8,7 @@ from small import VOCAB, small_config
 
 from experiments import architectures
 from mlm.base import config, fields, files
-from mlm.objectives import masking, mlm
+from mlm.objectives import mlm
 from mlm.report import table
 from mlm.training.compilation import cost
 from mlm.training.run import log

@@ -15,9 +15,8 @@ from mlm.base import config, errors, fields
 from mlm.cli import sweep as command
 from mlm.cli import sweep_compare
 from mlm.cli.command import extract_config_flags
-from mlm.data.tasks import tasks
 from mlm.launch.sweep import sweep_points, table_rehearsal
-from mlm.report import excess_loss, reproduction, summary
+from mlm.report import reproduction
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "experiments" / "figures"

@@ -18,7 +18,7 @@ from small import environment, train_config
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
 from mlm.training.compilation import cost
-from mlm.training.run import hooks, log, loop, resolution
+from mlm.training.run import hooks, log, resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.validation import split_scores
 

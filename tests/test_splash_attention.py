@@ -1,8 +1,8 @@
 """Splash attention, a TPU's kernel, run step by step on this CPU: its values, gradients and leaks; when it is used."""
 
 import functools
-import types as standard
 
+import attention_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from small import VOCAB, batch, small_config
 
 from mlm.base import config
-from mlm.models import MODELS, attention, attention_kernels, platform_kernels, positions, stack
+from mlm.models import MODELS, attention, attention_kernels, platform_kernels, positions
 
 B, H, D = 2, 2, 64
 
@@ -23,20 +23,13 @@ def on_tpu(monkeypatch):
     monkeypatch.setattr(splash, "make_splash_mha_single_device", interpreted)
 
 
-def make_inputs(L, dtype=jnp.float32):
-    """q, k, v of two examples of three documents each, and the segments: the second example ends in padding."""
-    rng = np.random.default_rng(L)
-    qkv = [jnp.asarray(rng.normal(size=(B, L, H, D)), dtype) for _ in range(3)]
-    ids_BxL = np.sort(rng.integers(1, 4, (B, L)), 1)
-    ids_BxL[1, L - L // 4 :] = 0
-    return qkv, jnp.asarray(ids_BxL)
+make_inputs = functools.partial(attention_cases.make_inputs, H=H, D=D)
 
 
 def attend(kernels, qkv, ids_BxL, *, is_causal=False, window=0, is_local=True, attention_dropout=0.0, key_B=None):
     model = config.Model(
         attention_dropout=attention_dropout, dtype=qkv[0].dtype.name, kernels=kernels, local_window=window
     )
-    module = standard.SimpleNamespace(model=model, sow=lambda *_: None, is_mutable_collection=lambda _: False)
     visible = ids_BxL[:, None, :, None] == ids_BxL[:, None, None, :]
     visible &= jnp.tri(ids_BxL.shape[1], dtype=bool) if is_causal else True
     context = positions.make_context(model, visible, segments=positions.Segments(ids_BxL, is_causal))
@@ -44,7 +37,7 @@ def attend(kernels, qkv, ids_BxL, *, is_causal=False, window=0, is_local=True, a
     visible, segments = (
         f(model, context, jnp.int32(number)) for f in (positions.select_visible, positions.select_segments)
     )
-    return attention.attend(module, *qkv, visible, key_B, None, segments)
+    return attention.attend(attention_cases.make_module(model), *qkv, visible, key_B, None, segments)
 
 
 def compute_gradients(kernels, qkv, ids_BxL, **case):
@@ -76,7 +69,7 @@ def test_values_and_gradients_are_those_of_the_plain_formula(name):
 
 @pytest.mark.exhaustive
 def test_bfloat16_is_as_near_to_the_exact_values_as_the_plain_formula():
-    qkv, ids_BxL = make_inputs(128, jnp.bfloat16)
+    qkv, ids_BxL = make_inputs(128, dtype=jnp.bfloat16)
     exact = compute_gradients("reference", [x.astype(jnp.float32) for x in qkv], ids_BxL)
     plain, fused = (compute_gradients(kernels, qkv, ids_BxL) for kernels in ("reference", "splash_attention"))
     for true, one, other in zip(exact, plain, fused, strict=True):
@@ -84,13 +77,8 @@ def test_bfloat16_is_as_near_to_the_exact_values_as_the_plain_formula():
 
 
 def test_the_backward_pass_runs_one_kernel_on_what_the_forward_pass_kept():
-    qkv, ids_BxL = make_inputs(128)
-    lean = jax.checkpoint(lambda *qkv: attend("splash_attention", qkv, ids_BxL), policy=stack.save_products)
-    pullback = jax.jit(lambda *qkv: jax.vjp(lean, *qkv)[1])(*qkv)
-    kept = [leaf.size for leaf in jax.tree.leaves(pullback) if leaf.dtype == jnp.float32]
-    assert sorted(kept) == [B * H * 128, *[B * H * 128 * D] * 4]  # the log-sum-exp; q, k, v and the output
-    backward = jax.jit(pullback).lower(qkv[0]).compile().as_text()
-    assert "splash_mha_dkv" in backward and "splash_mha_fwd" not in backward
+    attend_by_splash = functools.partial(attend, "splash_attention")
+    attention_cases.check_backward_pass(attend_by_splash, *make_inputs(128), "splash_mha_fwd", "splash_mha_dkv")
 
 
 @pytest.mark.parametrize("local_window", [0, 64])
@@ -106,12 +94,8 @@ def test_a_model_chooses_in_the_loop_over_layers_only_where_some_are_local(local
 
 
 def test_no_document_reads_another():
-    qkv, ids_BxL = make_inputs(128)
-    is_first_BxLx1x1 = (ids_BxL == 1)[..., None, None]
-    first = lambda qkv: (attend("splash_attention", qkv, ids_BxL) * is_first_BxLx1x1).sum()
-    for gradient in jax.grad(first)(qkv):
-        assert not np.asarray(gradient)[ids_BxL != 1].any()
-    assert np.abs(np.asarray(gradient)[ids_BxL == 1]).min() > 0  # of the values
+    attend_by_splash = functools.partial(attend, "splash_attention")
+    attention_cases.check_no_document_reads_another(attend_by_splash, *make_inputs(128))
 
 
 @pytest.mark.exhaustive(but=("{'L': 130}", "{'kernels': 'gelu'}"))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small import get_refusal
 
-from mlm.base import config, errors, fields
+from mlm.base import config, fields
 from mlm.data.rows import labelled, pack
 from mlm.data.tokenizers import kinds
 from mlm.training.run import resolution

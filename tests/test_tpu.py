@@ -13,7 +13,6 @@ import clouds
 import pytest
 from small import get_refusal
 
-from mlm.base.errors import ConfigError
 from mlm.launch.cluster import accelerators, tpu
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.job import Job, parse_options

@@ -12,7 +12,7 @@ import pytest
 from small import make_letters_config, train_config
 
 from mlm.base import errors, fields, files
-from mlm.training.run import hooks, log, loop
+from mlm.training.run import hooks, log
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 

@@ -12,7 +12,6 @@ import pytest
 from mlm.base import config, errors, fields, types
 from mlm.base.special import CLS
 from mlm.data.rows import parallel_text as rows
-from mlm.data.text.parallel_text import Pair
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import evaluation_tasks, translation_scores
 from mlm.evaluation.evaluations import EvaluationCase

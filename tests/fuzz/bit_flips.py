@@ -14,7 +14,7 @@ import numpy as np
 
 from mlm.base import config, errors, fields, files, warnings_
 from mlm.report import series
-from mlm.training.run import hooks, loop, resolution, trained_run
+from mlm.training.run import hooks, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
 from tests.small import train_config
 
