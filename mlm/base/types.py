@@ -176,9 +176,14 @@ class AttentionFn(Protocol):
 
 
 class EncodeProjectionsFn(Protocol):
-    """(states of `encode`, (q, k, v) of all layers): each x_KxBxLxD has the heads side by side, before any rotation."""
+    """(states of `encode`, (q, k, v) of a layer from 1, or 0, the last).
 
-    def __call__(self, params: Params, text: Tokens, key_B: Array | None = None) -> tuple[tuple[Array, ...], ...]: ...
+    Each of the three is x_BxLxD, with the heads side by side, before any rotation.
+    """
+
+    def __call__(
+        self, params: Params, text: Tokens, layer: int, key_B: Array | None = None
+    ) -> tuple[tuple[Array, ...], ...]: ...
 
 
 class InitCacheFn(Protocol):
