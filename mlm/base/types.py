@@ -176,10 +176,7 @@ class AttentionFn(Protocol):
 
 
 class EncodeProjectionsFn(Protocol):
-    """(states of `encode`, (q, k, v) of a layer from 1, or 0, the last).
-
-    Each of the three is x_BxLxD, with the heads side by side, before any rotation.
-    """
+    """(states of `encode`, (q, k, v) of a layer from 1; 0: the last): x_BxLxD of all heads, before any rotation."""
 
     def __call__(
         self, params: Params, text: Tokens, layer: int, key_B: Array | None = None

@@ -87,9 +87,8 @@ class Attention(AttentionBlock):
         """Returns out_BxLxD of layer `number`, from 1; attend: as `attend`, perhaps with keys and values of a cache."""
         q, k, v = self.project(x_BxLxD)
         if self.has_variable("projections", "layer"):
-            kept = self.get_variable("projections", "q_k_v")
-            is_wanted = number == self.get_variable("projections", "layer")
-            kept = jax.tree.map(functools.partial(jnp.where, is_wanted), (q, k, v), kept)
+            wanted, kept = (self.get_variable("projections", name) for name in ("layer", "q_k_v"))
+            kept = jax.tree.map(functools.partial(jnp.where, number == wanted), (q, k, v), kept)
             self.put_variable("projections", "q_k_v", kept)
         if self.model.positions == "rotary":
             theta = positions.select_rope_theta(self.model, number)

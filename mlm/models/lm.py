@@ -192,12 +192,11 @@ def build(
         path = (*encoder_names(model), "stack", "layers", "layer", "attention")
         shape = (*text.ids_BxL.shape, model.num_heads, model.width // model.num_heads)
         empty = jnp.zeros(shape, platform_kernels.activation_dtype(model))
-        variables = {"layer": jnp.asarray(layer or model.num_layers), "q_k_v": (empty, empty, empty)}
-        carried = traverse_util.unflatten_dict({(*path, name): value for name, value in variables.items()})
-        variables = {"params": params, "projections": carried}
+        carried = {(*path, "layer"): jnp.asarray(layer or model.num_layers), (*path, "q_k_v"): (empty, empty, empty)}
+        variables = {"params": params, "projections": traverse_util.unflatten_dict(carried)}
         states, collections = module.apply(variables, text, key_B, method="encode", mutable=["projections"])
-        found = traverse_util.flatten_dict(collections["projections"])
-        return states, tuple(x.reshape(*text.ids_BxL.shape, model.width) for x in found[*path, "q_k_v"])
+        q_k_v = traverse_util.flatten_dict(collections["projections"])[*path, "q_k_v"]
+        return states, tuple(x.reshape(*text.ids_BxL.shape, model.width) for x in q_k_v)
 
     def init_cache(params, text, source, max_len):
         length_B = (text.segments_BxL > 0).sum(-1)

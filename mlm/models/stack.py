@@ -135,12 +135,12 @@ class Stack(nn.Module):
 
     layer: a module of (x_BxLxD, number, shared, key_B) -> x_BxLxD; `number` counts the layers from 1, `shared` is the
     same for every layer. With model.num_unique_layers the scan is over those, and runs again until num_layers have run.
-    The output of each layer is sown in the collection "intermediates", an array for each run of the scan. From layer to
-    layer goes "projections": attention puts queries, keys and values of one layer there, so that who reads these alone
-    leaves it its kernels. With model.remat the forward pass stores the input of each layer and what model.remat_policy
-    says, and the backward pass recomputes the rest (Chen et al. 2016, arXiv 1604.06174). The kernel `recomputation`
-    does so with what costs little to compute. A parameter with a method `gather` is a device's shard: each layer
-    gathers its own, in the forward pass and again in the backward pass (mlm/training/step/sharding.py).
+    The output of each layer is sown in the collection "intermediates", an array for each run of the scan. In
+    "projections" attention keeps queries, keys and values of a layer, with its kernels. With model.remat the forward
+    pass stores the input of each layer and what model.remat_policy says, and the backward pass recomputes the rest
+    (Chen et al. 2016, arXiv 1604.06174). The kernel `recomputation` does so with what costs little to compute. A
+    parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass and again in
+    the backward pass (mlm/training/step/sharding.py).
     """
 
     model: config.Model
