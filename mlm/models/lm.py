@@ -195,7 +195,7 @@ def build(
         carried = {(*path, "layer"): jnp.asarray(layer or model.num_layers), (*path, "q_k_v"): (empty, empty, empty)}
         variables = {"params": params, "projections": traverse_util.unflatten_dict(carried)}
         states, collections = module.apply(variables, text, key_B, method="encode", mutable=["projections"])
-        q_k_v = traverse_util.flatten_dict(collections["projections"])[*path, "q_k_v"]
+        q_k_v: Any = traverse_util.flatten_dict(collections["projections"])[*path, "q_k_v"]
         return states, tuple(x.reshape(*text.ids_BxL.shape, model.width) for x in q_k_v)
 
     def init_cache(params, text, source, max_len):

@@ -114,7 +114,7 @@ class _Backend(NamedTuple):
 
     tool: Any
 
-    def __getattr__(self, name):
+    def __getattr__(self, name) -> Any:
         value = getattr(self.tool, name)
         return functools.partial(_report_panic, value) if name.startswith("encode") else value
 
