@@ -5,14 +5,15 @@ import json
 
 import numpy as np
 import pytest
-from small import get_refusal
-from test_surprisal import CAUSAL, MASKED, make_model, words
+from scipy import stats
+from small import get_refusal, small_config
+from test_surprisal import CAUSAL, MASKED, STREAM, make_model, words
 
 import mlm
 from mlm.base import errors
 from mlm.base.estimates import EvaluationMetric, EvaluationScore
 from mlm.cli import evaluate
-from mlm.evaluation import suite
+from mlm.evaluation import age_of_acquisition, suite
 from mlm.training.run.directory import RunDirectory
 
 PAIRS = [("w1 w2 w3", "w3 w2 w1"), ("w4 w4", "w5 w5"), ("w6 w7 w8 w9", "w6 w6 w6 w6")]
@@ -110,6 +111,37 @@ def test_retrieval_is_by_hand_what_the_cosines_say(data, monkeypatch):
     gain = sum(gains.get(one, 0) / np.log2(2 + rank) for rank, one in enumerate(ranked[:10]))
     assert result["queries"] == 1 and result["ndcg"] == pytest.approx(gain / (2 + 1 / np.log2(3)))
     assert result["recall"] == 1
+
+
+@pytest.mark.parametrize(("name", "metric"), [("masked", "pll_word_l2r"), ("causal", "causal")])
+def test_ages_are_compared_with_the_surprisal_of_words_that_stand_alone(data, monkeypatch, capsys, name, metric):
+    """Two words may be one entry, and a word may stand twice; one that the vocabulary lacks is left out."""
+    monkeypatch.chdir(data)
+    rows = [("w3", "b", 20), ("w1", "a", 30), ("w7", "a", 14), ("w2 w5", "a", 25), ("w3", "a", 22), ("other", "b", 16)]
+    lines = [",".join(map(str, row)) for row in (("word_clean", "lexical_category", "aoa"), *rows)]
+    (data / "ages.csv").write_text("\n".join(lines))
+    evaluate.main(["evaluate", name, "--aoa=ages.csv"])
+    assert "spearman" in capsys.readouterr().out.lower()
+    contents = RunDirectory(str(data / "runs" / name)).read_evaluations()
+    result = contents["evaluations"]["age_of_acquisition"]["all"]
+    found, (words, groups, ages) = result["correlations"], map(np.array, zip(*rows[:-1], strict=True))
+    nats = np.array([text[0].nats for text in mlm.load(name).surprisal(words.tolist(), by="text", metric=metric)])
+    np.testing.assert_allclose([result["nats"][word] for word in words], nats, rtol=1e-5)
+    for group, chosen in (("words", groups != ""), ("a", groups == "a")):
+        assert found[group]["words"] == chosen.sum()
+        expected = stats.spearmanr(nats[chosen], ages[chosen]).statistic
+        assert found[group]["spearman"] == pytest.approx(expected)
+    assert found["b"]["words"] == 1 and found["b"]["undefined"] == "all surprisals are equal"
+    scores = {score.metric.name: score for score in age_of_acquisition.list_scores(contents)}
+    assert scores["aoa_words"].estimate().mean == found["words"]["spearman"] and scores["aoa_b"].estimate() is None
+    for content, message in (
+        ("word_clean,lexical_category,aoa", "two words"),
+        ("word,lexical_category,aoa\na,a,3", "no column 'word_clean'"),
+        ("word_clean,lexical_category,aoa\na,a,x", "aoa = 'x'"),
+    ):
+        (data / "wrong.csv").write_text(content)
+        assert message in get_refusal(evaluate.main, ["evaluate", name, "--aoa=wrong.csv"])
+    assert "stream" in age_of_acquisition.get_unsupported_reason(small_config(**STREAM))
 
 
 @pytest.mark.exhaustive

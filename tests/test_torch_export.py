@@ -147,11 +147,12 @@ def compute_logits(model, end, rows):
         states = of.encode(params["model"], rows, **left)
         if end in ("ForMaskedLM", "ForCausalLM"):
             return of.logits(params["model"], states[0])
-        h_BxLxD = jnp.concatenate(states, -1)
+        if not end:
+            return jnp.concatenate(states, -1)
+        h_BxLxD = heads.read_features(cfg, params, of, types.Batch(rows, {}, np.arange(len(rows.ids_BxL))), None)
         if end in ("ForTokenClassification", "ForQuestionAnswering"):
             return heads.apply_word_head(cfg, params["objective"], h_BxLxD, None)
-        is_text = end in ("ForSequenceClassification", "ForMultipleChoice")
-        return heads.apply_pooled_head(cfg, params["objective"], h_BxLxD, rows, None) if is_text else h_BxLxD
+        return heads.apply_pooled_head(cfg, params["objective"], h_BxLxD, rows, None)
 
     return compute(params, rows)
 
@@ -197,6 +198,7 @@ def test_the_files_of_torch_have_what_a_config_can_choose_and_name_what_they_lac
         encoders_mlm.Encoder(dataclasses.replace(model, **{field: "own"}))
 
 
+SUM4, CONCAT4 = ({"finetune__layer_features": name, "model__num_layers": 4} for name in ("sum4", "concat4"))
 LABELLED = {
     "first": ("classification", "transformer", "", {}),
     "two stacks": ("regression", "rnn", "lstm", {"model__directionality": "two_stack", "finetune__pooling": "last"}),
@@ -204,6 +206,17 @@ LABELLED = {
     "words": ("tagging", "transformer", "", {}),
     "answers": ("extractive_qa", "transformer", "", {}),
     "choices": ("multiple_choice", "rnn", "gru", {"data__labelled__choice_columns": "a,b,c"}),
+    "mix": ("classification", "transformer", "", {"finetune__layer_features": "mix", "finetune__pooler": "electra"}),
+    "mean of four": ("regression", "mixer", "conv", SUM4 | {"finetune__pooling": "mean"}),
+    "four": (
+        "classification",
+        "rnn",
+        "lstm",
+        CONCAT4 | {"model__directionality": "two_stack", "finetune__pooling": "last", "finetune__pooler": "distilbert"},
+    ),
+    "embeddings of words": ("tagging", "transformer", "", {"finetune__layer_features": "0"}),
+    "words of four": ("tagging", "transformer", "", CONCAT4),
+    "mixed answers": ("extractive_qa", "transformer", "", {"finetune__layer_features": "mix"}),
 }
 SCORES = {"regression": "pearson", "extractive_qa": "f1"}  # of others accuracy
 
@@ -215,7 +228,7 @@ def build_labelled(case):
     return build_model(cfg, classes=() if objective in SCORES else CLASSES)
 
 
-@pytest.mark.exhaustive(but=("first", "answers", "choices"))
+@pytest.mark.exhaustive(but=("first", "answers", "choices", "mix", "four"))
 @pytest.mark.parametrize("case", LABELLED)
 def test_torch_computes_our_labels(case, tmp_path, load_torch):
     end = LABELLED_OBJECTIVES[LABELLED[case][0]].hub_class

@@ -1,59 +1,29 @@
-"""Part input_pipeline: packing beside Hugging Face's libraries; loader and training loop beside the bare step."""
+"""Part input_pipeline: loader and training loop beside the bare step."""
 
 import contextlib
 import dataclasses
 import io
 import itertools
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 
-from experiments.benchmark import mlm_step, packing, peers, side_processes, timing
+from experiments.benchmark import mlm_step, packing, timing
 from mlm.base import config, fields
 from mlm.data.rows import loader, pack
 from mlm.training.run import loop
 
-SECONDS = 30  # of rounds of packing
 STEPS = 20  # of a training run
 
 
 def measure() -> Iterator[dict]:
     with tempfile.TemporaryDirectory() as folder:
-        text, tokenizer_folder = packing.prepare_text(folder)
-        yield from measure_packing(text, tokenizer_folder)
+        text, _ = packing.prepare_text(folder)
         cfg = packing.make_config(text, str(Path(folder, "cache")))
         yield from measure_loader(cfg)
         yield from measure_loop(cfg)
-
-
-def measure_packing(text: str, tokenizer_folder: str) -> Iterator[dict]:
-    """MB of text per second on one core and on two; on two, datasets may use threads or processes."""
-    missing = peers.find_missing("tokenizers", "datasets")
-    if missing:
-        print(f"Hugging Face's libraries are left out: {missing}")
-    for cores, name in ((1, "one core"), (2, "two cores")):
-        with contextlib.ExitStack() as stack:
-            jobs = {"ours": (packing.pack_with_mlm, text, tokenizer_folder)}
-            if not missing:
-                jobs["tokenizers + datasets"] = (packing.pack_with_datasets, text, tokenizer_folder, None)
-                if cores > 1:
-                    jobs["tokenizers + datasets, 2 processes"] = (
-                        packing.pack_with_datasets,
-                        text,
-                        tokenizer_folder,
-                        cores,
-                    )
-            sides = {}
-            for side, job in jobs.items():
-                process = stack.enter_context(side_processes.open_process(cores, tune_malloc=side == "ours"))
-                sides[side] = lambda process=process, job=job: process.submit(*job).result()
-            times = timing.measure_times(sides, SECONDS / 2, warm_up=1)
-        yield from timing.make_peer_rows(
-            f"text to packed rows on {name}", "MB/s", times, work=os.path.getsize(text) / 1e6
-        )
 
 
 def measure_loader(cfg: config.Config) -> Iterator[dict]:

@@ -8,6 +8,7 @@ from typing import Any
 from mlm.base import config
 from mlm.base.estimates import EvaluationScore
 from mlm.evaluation import (
+    age_of_acquisition,
     anisotropy,
     context_range,
     evaluations,
@@ -39,6 +40,7 @@ EVALUATIONS = {
     "pseudo_likelihood": make_evaluation(sentence_scores),
     "minimal_pairs": make_evaluation(minimal_pairs),
     "nonce_words": make_evaluation(nonce_words),
+    "age_of_acquisition": make_evaluation(age_of_acquisition),
     "text_baseline": make_evaluation(text_baseline),
     "finetuned_tasks": make_evaluation(finetuned_tasks),
     "anisotropy": make_evaluation(anisotropy),

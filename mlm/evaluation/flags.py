@@ -41,6 +41,7 @@ MINIMAL_PAIRS = (
 NONCE_WORDS = (
     Flag("wug", "", "BabyLM's adjectives that nobody has seen: is -ity preferred to -ness as people do", "FILE"),
 )
+AGES = Flag("aoa", "", "BabyLM's words with the age at which children say them: do late ones surprise a model", "FILE")
 RETRIEVAL = (
     Flag("retrieval", "", "BEIR's queries, documents, judgements: nearness by the cosine of mean states", "FOLDER"),
 )
@@ -114,6 +115,7 @@ FLAGS = {
     "pseudo_likelihood": ("pseudo-log-likelihood", PSEUDO_LIKELIHOOD),
     "minimal_pairs": ("pseudo-log-likelihood", MINIMAL_PAIRS),
     "nonce_words": ("pseudo-log-likelihood", NONCE_WORDS),
+    "age_of_acquisition": ("pseudo-log-likelihood", (AGES,)),
     "anisotropy": ("representations", ANISOTROPY),
     "sts": ("representations", STS),
     "retrieval": ("representations", RETRIEVAL),

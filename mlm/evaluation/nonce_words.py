@@ -40,7 +40,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     scores = sentence_scores.score_case(run, case, progress)
     score_Px2 = getattr(scores, f"{sentence_scores.METRIC}_S").reshape(-1, 2)
     share_P = 1 / (1 + np.exp(np.clip(score_Px2[:, 1] - score_Px2[:, 0], -700, 700)))
-    found = sentence_similarity.compute_correlations(share_P, np.array(case.metadata["ratios"]))
+    found = sentence_similarity.compute_correlations(share_P, np.array(case.metadata["ratios"]), ("shares", "ratios"))
     return {"pairs": len(share_P), "shares": share_P.tolist(), **found}
 
 
@@ -49,8 +49,7 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
     for result in get_results(contents, "nonce_words").values():
         metric = EvaluationMetric("nonce_words", "Spearman", result["sha256"], "wug", bounds=(-1.0, 1.0))
         note = f"{result['pairs']:,} pairs of nouns, by {sentence_scores.METRIC_TITLE}"
-        error, undefined = result["spearman_se"], result.get("undefined", "")
-        yield EvaluationScore(metric, result["spearman"], error, note, undefined)
+        yield EvaluationScore(metric, result["spearman"], result["spearman_se"], note, result.get("undefined", ""))
 
 
 def build_tables(contents: Mapping[str, Any]) -> list[EvaluationTable]:

@@ -110,13 +110,13 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     }
 
 
-def compute_correlations(x_P, y_P) -> dict:
-    """Spearman's and Pearson's correlation of cosines x and similarities y over P pairs, with their standard errors.
+def compute_correlations(x_P, y_P, nouns: Sequence[str] = ("cosines", "similarities")) -> dict:
+    """Spearman's and Pearson's correlation of x and y, which `nouns` name, over P pairs, with their standard errors.
 
     All are None, and "undefined" says why, where one of the two does not vary.
     """
-    for name, value_P in (("cosines", x_P), ("similarities", y_P)):
-        if np.ptp(value_P) == 0:
+    for name, value_P in zip(nouns, (x_P, y_P), strict=True):
+        if len(value_P) == 0 or np.ptp(value_P) == 0:
             names = ("spearman", "spearman_se", "pearson", "pearson_se")
             return {**dict.fromkeys(names), "undefined": f"all {name} are equal"}
     columns = scores.compute_correlation_columns(x_P, y_P) | {"weight": np.ones(len(x_P))}

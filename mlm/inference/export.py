@@ -16,6 +16,7 @@ from mlm.data.tokenizers.hub_model import get_original_ids
 from mlm.inference.decoding import SUPPRESSED_IDS
 from mlm.models.hub import heads as label_heads
 from mlm.models.hub import hub, settings
+from mlm.objectives import heads as feature_heads
 from mlm.objectives import replaced_token_detection
 from mlm.training.run.directory import RunDirectory
 
@@ -234,6 +235,7 @@ def _export_native(model, params):
         heads,
         labelled.problem_type if labelled else "",
     )
+    config_json["feature_layers"] = [*feature_heads.select_layers(cfg)]  # 0: the embeddings
     return config_json, hub.export_own_tensors(params, order_V)
 
 
@@ -252,8 +254,8 @@ def _list_torch_heads(cfg) -> list[str]:
         heads.append("ForMaskedLM")
     if types.Visibility.FULL in visibilities:
         label_head = LABELLED_OBJECTIVES[cfg.objective].hub_class
-        is_plain = (finetune.layer_features, finetune.head, finetune.pooler) == ("last", "linear", "bert")
-        heads += [label_head] if is_plain and label_head in settings.LABEL_HEADS else []
+        is_there = finetune.head == "linear" and finetune.pooler != "modernbert"
+        heads += [label_head] if is_there and label_head in settings.LABEL_HEADS else []
     return heads
 
 

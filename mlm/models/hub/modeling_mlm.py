@@ -18,6 +18,7 @@ from .encoders_mlm import Encoder
 from .layers_mlm import ACTIVATIONS, Dense, Norm, find_entry
 
 MASKED = -1e4  # the logit of what is no answer, in any float type
+POOLERS = {"bert": torch.tanh, "electra": F.gelu, "distilbert": F.relu}  # the activation, by finetune.pooler
 OUTPUT_LAYER = (r"^(transform|transform_norm|output)\.", r"^bias$")  # its parameters, which not every class has
 
 
@@ -67,8 +68,13 @@ class MLMModel(PreTrainedModel):
         if model.embedding_dim != model.width:
             self.embed_projection = Dense(model.embedding_dim, model.width, model.bias in ("all", "norms"))
         self.add_encoder()
+        num_layers = len(config.feature_layers)  # that a head reads
+        self.mixes_layers = config.config.get("finetune.layer_features") in ("sum4", "mix")
         self.num_features = model.width * (2 if model.directionality == "two_stack" else 1)
+        self.num_features *= 1 if self.mixes_layers else num_layers
         self.add_head()
+        if self.mixes_layers and hasattr(self, "objective"):
+            self.objective.mix = nn.ParameterDict({"logits": torch.empty(num_layers), "scale": torch.empty(())})
         self.post_init()
 
     def add_encoder(self):
@@ -151,9 +157,16 @@ class ModelWithHead(MLMModel):
         self, input_ids, attention_mask=None, token_type_ids=None, labels=None, output_hidden_states=False, **kwargs
     ):
         states, segments_BxL = self.encode(input_ids, attention_mask, token_type_ids)
-        logits = self.compute_logits(states[-1], segments_BxL)
+        logits = self.compute_logits(self.read_features(states), segments_BxL)
         loss = None if labels is None else self.compute_loss(logits, labels)
         return self.output_class(loss, logits, hidden_states=tuple(states) if output_hidden_states else None)
+
+    def read_features(self, states):
+        """h_BxLxD of the layers that a head reads: beside each other, or their mean with learned weights."""
+        h_KxBxLxD = torch.stack([states[k] for k in self.config.feature_layers])
+        if not self.mixes_layers:
+            return torch.cat([*h_KxBxLxD], -1)
+        return self.objective.mix["scale"] * torch.tensordot(self.objective.mix["logits"].softmax(0), h_KxBxLxD, 1)
 
     def compute_loss(self, logits, labels):
         """Nats for each label that is not -100."""
@@ -242,14 +255,15 @@ class MLMForSequenceClassification(ModelWithHead):
             self.objective["pool"] = Dense(width, width, True)
 
     def compute_logits(self, h_BxLxD, segments_BxL):
-        """Logits of each text's labels, of the mean of its states or of BERT's pooler of its first or last state."""
+        """Logits of each text's labels, of the mean of its states or of a pooler of its first or last state."""
         if self.pooling == "mean":
             weight_BxLx1 = segments_BxL[..., None].to(h_BxLxD.dtype)
             pooled_BxD = (h_BxLxD * weight_BxLx1).sum(1) / weight_BxLx1.sum(1).clamp(min=1)
         else:
             rank_BxL = segments_BxL.cumsum(1) if self.pooling == "last" else segments_BxL  # padding may come first
             rows_B = torch.arange(len(h_BxLxD), device=h_BxLxD.device)
-            pooled_BxD = self.objective["pool"](h_BxLxD[rows_B, rank_BxL.argmax(1)]).tanh()
+            activate = POOLERS[self.config.config.get("finetune.pooler", "bert")]
+            pooled_BxD = activate(self.objective["pool"](h_BxLxD[rows_B, rank_BxL.argmax(1)]))
         return self.objective["label"](F.dropout(pooled_BxD, self.fields.dropout, self.training))
 
     def compute_loss(self, logits, labels):
