@@ -7,7 +7,7 @@ from mlm.launch.sweep import plan, target_compiler
 from mlm.training.compilation import cost, data_movement
 
 # A loop of four trips. In each, a kernel reads one layer of a stack and writes one row of another, and an all-gather
-# that libtpu splits into three kernels runs beside a product; one more all-gather waits for itself.
+# that libtpu splits into three runs beside a product. Rows go through fast memory. One more all-gather waits for itself.
 PROGRAM = """
 %condition (p: (s32[], f32[4,8,128])) -> pred[] {
   %bound = s32[]{:T(128)} constant(4)
@@ -32,12 +32,17 @@ PROGRAM = """
   ROOT %all-gather.3 = f32[16,8]{1,0} all-gather(%x), channel_id=7, replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}
 }
 
+%select (stack: f32[4,8,128]) -> f32[1,8,128] {
+  %stack = f32[4,8,128]{2,1,0} parameter(0)
+  ROOT %layer = f32[1,8,128]{2,1,0} slice(%stack), slice={[0:1], [0:8], [0:128]}
+}
+
 %slices (stack: f32[4,8,128], out: f32[4,128], i: s32[]) -> f32[4,128] {
   %stack = f32[4,8,128]{2,1,0} parameter(0)
   %out = f32[4,128]{1,0} parameter(1)
   %i = s32[] parameter(2)
-  %layer = f32[1,8,128]{2,1,0} dynamic-slice(%stack, %i), dynamic_slice_sizes={1,8,128}
-  %row = f32[1,128]{1,0} reduce(%layer), dimensions={1}
+  %layer = f32[1,8,128]{2,1,0} fusion(%stack), kind=kLoop, calls=%select
+  %row = f32[1,128]{1,0:S(1)} reduce(%layer), dimensions={1}
   ROOT %put = f32[4,128]{1,0} dynamic-update-slice(%out, %row, %i)
 }
 
@@ -52,6 +57,11 @@ PROGRAM = """
   %async-collective-start.1 = f32[16,8]{1,0:S(1)} fusion(%x), kind=kCustom, calls=%start
   %fusion.9 = f32[8,128]{1,0:S(1)} fusion(%x, %layer), kind=kOutput, calls=%async_collective_fusion.2
   %async-collective-done.1 = f32[16,8]{1,0:S(1)} fusion(%x), kind=kCustom, calls=%done
+  %slice-start = ((f32[4,128]{1,0}), f32[1,128]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%out), slice={[0:1], [0:128]}
+  %row = f32[1,128]{1,0:S(1)} slice-done(%slice-start)
+  %new = f32[8,128]{1,0} custom-call(), custom_call_target="AllocateBuffer"
+  %rows = f32[8,128]{1,0} dynamic-update-slice(%new, %row, %i, %i)
+  %copy-start = (f32[8,128]{1,0:S(1)}, f32[8,128]{1,0}, u32[]{:S(2)}) copy-start(%rows)
   ROOT %next = (s32[], f32[4,8,128]) tuple(%i, %stack)
 }
 
@@ -70,8 +80,8 @@ def test_a_collective_that_libtpu_splits_counts_once_and_is_overlapped():
 
 
 def test_memory_counts_slices_of_stacks_and_nothing_that_stays_in_fast_memory():
-    layer, row = 8 * 128 * 4, 128 * 4
-    assert data_movement.count_bytes(PROGRAM) == 4 * (layer + row) + (8 * 8 + 16 * 8) * 4
+    layer, row, staged = 8 * 128 * 4, 128 * 4, (1 + 1 + 8) * 128 * 4
+    assert data_movement.count_bytes(PROGRAM) == 4 * (layer + row + staged) + (8 * 8 + 16 * 8) * 4
     assert data_movement.count_bytes(PROGRAM.replace("direction=LT", "direction=NE")) is None
     start = "((f32[4,8,128], f32[4,128], s32[]), f32[4,128], u32[]) fusion-start(%stack"  # GPUs', since jax 0.12
     started = PROGRAM.replace("f32[4,128]{1,0} fusion(%stack", start)

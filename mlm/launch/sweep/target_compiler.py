@@ -36,7 +36,7 @@ TPU_ENVIRONMENT = {
 GPU_MEMORY_SHARE = 0.9  # of a GPU's memory; the runtime and NCCL need the rest
 COMPILER_PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "nvidia-cuda-nvcc")  # their versions, and
 COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # these flags of the environment, change programs
-READER_VERSION = 6  # of what is read from a compiled program; a saved cost of another is not taken
+READER_VERSION = 7  # of what is read from a compiled program; a saved cost of another is not taken
 GPU_TARGET = Path(__file__).with_name("gpu_target.textproto")  # of `string.Template`
 
 # What the bound assumes, for the reader of a plan.

@@ -28,6 +28,7 @@ FREE = (
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"),
     *("while", "call", "conditional", "optimization-barrier", "add-dependency", "opt-barrier", "iota"),
 )
+ALLOCATION = 'custom_call_target="AllocateBuffer"'  # a TPU's, whose first values nothing reads
 # What needs of its operands the entries that are needed of its result.
 ENTRYWISE = (
     *("bitcast", "reshape", "transpose", "copy", "convert", "add", "subtract", "multiply", "divide", "negate"),
@@ -235,23 +236,25 @@ def count_bytes(text: str) -> float | None:
 def count_instruction_bytes(one: Instruction, types: Mapping[str, str], program: HloProgram) -> int:
     """Bytes that one kernel reads and writes; types: of its computation's instructions."""
     kind = one.operation.removesuffix("-start")
-    if kind in FREE or kind.endswith(("-done", "-update")):
+    if kind in FREE or kind.endswith(("-done", "-update")) or ALLOCATION in one.rest:
         return 0
     operand_types = [types[name] for name in one.operands]
-    if one.operation == "dynamic-slice":
-        return 2 * measure(one.type)
-    if one.operation == "dynamic-update-slice":
-        return 2 * measure(operand_types[1])
+    is_start = kind != one.operation  # its result holds its operands, then its output
+    output_types = [array[0] for array in _ARRAY.finditer(one.type)][len(operand_types) if is_start else 0 :]
+    if kind in ("slice", "dynamic-slice"):
+        return measure(output_types[0]) + measure_part(output_types[0], operand_types[0])
+    if kind == "dynamic-update-slice":
+        return measure(operand_types[1]) + measure_part(operand_types[1], operand_types[0])
     if kind == "fusion" and (called := list_called(one, program)):
-        types_in_tuple = [array[0] for array in _ARRAY.finditer(one.type)]
-        output_types = types_in_tuple[len(operand_types) if kind != one.operation else 0 :]
-        return count_fusion_bytes(program[called[0]], operand_types, output_types)
-    if kind != one.operation:  # its result holds its operands, too
-        return 2 * sum(map(measure, operand_types))
+        return count_fusion_bytes(program[called[0]], operand_types, output_types, program)
+    if is_start and output_types:
+        return measure(one.type)
     return measure(one.type) + sum(map(measure, operand_types))
 
 
-def count_fusion_bytes(body: Sequence[Instruction], operand_types: Sequence[str], output_types: Sequence[str]) -> int:
+def count_fusion_bytes(
+    body: Sequence[Instruction], operand_types: Sequence[str], output_types: Sequence[str], program: HloProgram
+) -> int:
     """Bytes that a fused computation reads and writes; the types are those of its caller's arrays."""
     by_name = {one.name: one for one in body}
 
@@ -265,23 +268,21 @@ def count_fusion_bytes(body: Sequence[Instruction], operand_types: Sequence[str]
     for output, type_ in zip(outputs, output_types, strict=False):
         if output.operation == "dynamic-update-slice":
             replaced.add(follow(output.operands[0]).name)
-            total += measure(by_name[output.operands[1]].type)
+            total += measure_part(by_name[output.operands[1]].type, type_)
         else:
             total += measure(type_)
-    share = compute_read_shares(body)
-    for one in body:
-        if one.operation == "parameter" and one.name not in replaced:
-            number = int(one.rest.partition(")")[0])
-            type_ = operand_types[number] if number < len(operand_types) else one.type
-            total += int(share[one.name] * measure(type_))
+    for (name, share), type_ in zip(compute_read_shares(body, program).items(), operand_types, strict=False):
+        total += 0 if name in replaced else int(share * measure(type_))
     return total
 
 
-def compute_read_shares(body: Sequence[Instruction]) -> dict[str, float]:
-    """By name: the share of an instruction's entries that a fused computation needs; it computes no others."""
+def compute_read_shares(body: Sequence[Instruction], program: HloProgram) -> dict[str, float]:
+    """By parameter, in order: the share of its entries that a fused computation needs; it computes no others."""
     share = {one.name: float(one.is_root) for one in body}
     slices: dict[str, dict[str, float]] = {}  # by the sliced array: the shares of different slices
     for one in reversed(body):  # users stand behind what they use
+        called = list_called(one, program) if one.operation == "fusion" else ()
+        inner = [*compute_read_shares(program[called[0]], program).values()] if called else ()
         for number, name in enumerate(one.operands):
             if name not in share:
                 continue
@@ -291,8 +292,15 @@ def compute_read_shares(body: Sequence[Instruction]) -> dict[str, float]:
                 part[one.rest] = share[one.name] * compute_type_bytes(one.type) / compute_type_bytes(type_)
                 share[name] = max(share[name], min(1.0, sum(part.values())))
             else:
-                share[name] = max(share[name], share[one.name] if one.operation in ENTRYWISE else 1.0)
-    return share
+                needed = inner[number] if inner else share[one.name] if one.operation in ENTRYWISE else 1.0
+                share[name] = max(share[name], needed)
+    parameters = {int(one.rest.partition(")")[0]): one.name for one in body if one.operation == "parameter"}
+    return {parameters[number]: share[parameters[number]] for number in sorted(parameters)}
 
 
 measure = functools.partial(compute_type_bytes, main_memory=True)  # bytes in the device's main memory
+
+
+def measure_part(part: str, whole: str) -> int:
+    """Bytes in main memory of a part of an array, wherever its copy is."""
+    return compute_type_bytes(part) if measure(whole) else 0
