@@ -334,12 +334,6 @@ class Tokenizer:
         2**26, "characters that it is learnt from, at most: a uniform sample of the text", when=OWN_TOKENIZER, role=HOST
     )
     path: str = setting("", "folder of a trained tokenizer, such as a run's directory; empty: train one", is_path=True)
-    extend_to: Count = field(
-        0,
-        "size to which it grows, its ids kept, by the most frequent words of the text that it splits; 0: as it is",
-        unless={"tokenizer.path": "", "data.corpus": "task"},
-        role=HOST,
-    )
 
 
 @section

@@ -30,9 +30,11 @@ SENTENCE_POOLINGS = {
 GENERATOR_FOLDER = "generator"  # inside the folder of the discriminator, of replaced_token_detection
 # What an upload replaces: files of these names that a repository has, and the folder has not, would be read beside it.
 REPLACED_FILES = (
-    *("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*", "generation_config.json", "*_mlm.py"),
-    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "spiece.model"),
-    *("modules.json", "sentence_bert_config.json", f"{POOLING_FOLDER}/*", f"{GENERATOR_FOLDER}/*"),
+    *("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json", "modeling_mlm.py"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json", "generation_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "modules.json", "sentence_bert_config.json"),
+    *(f"{POOLING_FOLDER}/config.json", f"{GENERATOR_FOLDER}/config.json", f"{GENERATOR_FOLDER}/model.safetensors"),
 )
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 EXPORTED_FIELDS = ("objective", "pack.seq_len")

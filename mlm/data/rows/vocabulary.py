@@ -1,6 +1,5 @@
 """The tokenizer of a corpus, learnt once and kept in the cache."""
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,13 +32,12 @@ def get_or_train_tokenizer(cfg: config.Config, content: str, shard_mb: float = 0
     """
     data, tokenizer, is_stream = cfg.data, cfg.tokenizer, cfg.pack.mode == "stream"
     keep_space = tokenizer.kind == "characters" and not is_stream  # white space has entries there
-    source = kinds.load_tokenizer_folder("config.tokenizer.path", tokenizer.path) if tokenizer.path else None
-    if source and tokenizer.extend_to in (0, source.vocab_size):
-        return source
+    if tokenizer.path:
+        return kinds.load_tokenizer_folder("config.tokenizer.path", tokenizer.path)
 
     def make(folder):
         if data.corpus != "language":
-            logging.info("learning a vocabulary (%s)", tokenizer.kind or f"words for {tokenizer.path}")
+            logging.info("learning a vocabulary (%s)", tokenizer.kind)
         expected = "the folder with the tokenizer, since the corpus from which it was learned has changed"
         is_same = corpus.compute_fingerprint(data) == content
         errors.require(is_same, "config.data.cache_dir", data.cache_dir, expected)
@@ -50,17 +48,15 @@ def get_or_train_tokenizer(cfg: config.Config, content: str, shard_mb: float = 0
             shards = shards[:: max(1, len(shards) // enough)]
         read = corpus.read_vocabulary_texts
         texts = corpus.read_running_text(data, "train") if is_stream else read(data, shards, keep_space)
-        texts = log_progress(texts, "reading for the vocabulary")
-        trained = kinds.extend_by_text(source, tokenizer, texts) if source else kinds.train_tokenizer(tokenizer, texts)
+        trained = kinds.train_tokenizer(tokenizer, log_progress(texts, "reading for the vocabulary"))
         return {"file": trained.save(folder).name}
 
     inputs = {"format": FORMAT, "corpus": content, "kind": tokenizer.kind, "size": tokenizer.vocab_size}
-    inputs |= {"source": hashlib.sha256(source.model).hexdigest(), "size": tokenizer.extend_to} if source else {}
     inputs |= {"mode": "stream"} if is_stream else {"space": True} if keep_space else {}
     if tokenizer.sample_characters != config.Tokenizer().sample_characters:
         inputs["sample"] = tokenizer.sample_characters
     inputs |= corpus.identify_shards(data, shard_mb)
-    if tokenizer.kind == "unigram" and not source:  # each version may learn another vocabulary
+    if tokenizer.kind == "unigram":  # each version may learn another vocabulary
         inputs["sentencepiece"] = metadata.version("sentencepiece")
     folder, manifest = store.get_or_make_folder(data.cache_dir, "tokenizer", inputs, make)
     return kinds.load_tokenizer(folder / manifest["file"])

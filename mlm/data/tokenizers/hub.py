@@ -89,7 +89,7 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     takes_space = source == GPT2_FILES or class_name == "MPNetTokenizer"  # as RoBERTa's mask
     flags = flags if isinstance(flags, dict) else {"lstrip": takes_space}
     if any(map(flags.get, ("lstrip", "rstrip"))) and all(one["content"] != special[MASK] for one in added):
-        mask = make_added_token(number[special[MASK]], flags | {"content": special[MASK], "special": True})
+        mask = _make_added_token(number[special[MASK]], flags | {"content": special[MASK], "special": True})
         made |= {"added_tokens": [*added, mask]}
     errors.require(len(set(special)) == NUM_SPECIAL, f"{where}: special tokens", special, "five that differ")
     are_numbers = sorted(number.values()) == list(range(len(number)))
@@ -104,12 +104,12 @@ def _merge_added_tokens(folder, made, knobs):
     path, decoder = folder / TOKENIZER_CONFIG_FILE, knobs.get("added_tokens_decoder")
     try:
         if decoder is not None:
-            beside = {one["content"]: make_added_token(number, one) for number, one in decoder.items()}
+            beside = {one["content"]: _make_added_token(number, one) for number, one in decoder.items()}
         else:
             path, extra = folder / ADDED_TOKENS_FILE, knobs.get("additional_special_tokens") or []
             special = {*_get_special_tokens(knobs), *(knobs.get("extra_special_tokens") or extra)}
             beside = {
-                content: make_added_token(number, {"content": content, "special": content in special})
+                content: _make_added_token(number, {"content": content, "special": content in special})
                 for content, number in _read_json(path).items()
             } | listed
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -118,7 +118,7 @@ def _merge_added_tokens(folder, made, knobs):
     return made if tokens == listed else made | {"added_tokens": sorted(tokens.values(), key=lambda one: one["id"])}
 
 
-def make_added_token(number, token):
+def _make_added_token(number, token):
     """An entry of added_tokens in tokenizer.json; token: its content, and flags that are not the default."""
     flags = {flag: token.get(flag, False) for flag in ("single_word", "lstrip", "rstrip")}
     special = token.get("special", False)
@@ -179,7 +179,7 @@ def _add_special_tokens(made, number):
     special: dict[str, str] = dict(zip(SPECIAL_TOKEN_KEYS, SPECIAL_TOKENS, strict=True))
     special[SPECIAL_TOKEN_KEYS[SEP]] = END_OF_TEXT
     new = [name for name in special.values() if name not in number]
-    added = [make_added_token(len(number) + i, {"content": name, "special": True}) for i, name in enumerate(new)]
+    added = [_make_added_token(len(number) + i, {"content": name, "special": True}) for i, name in enumerate(new)]
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
 
 

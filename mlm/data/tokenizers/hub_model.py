@@ -50,7 +50,7 @@ def build_tokenizer(model: bytes) -> Tokenizer:
     saved = json.loads(model)
     try:
         made, special = saved["tokenizer"], saved["special"]
-        tool, number = build_text_backend(made, special), get_entry_ids(made)
+        tool, number = _build_text_backend(made, special), get_entry_ids(made)
         order_V = _order_entries(special, number, saved.get("vocab_size", 0))
     except (KeyError, TypeError) as error:
         raise errors.ConfigError(f"tokenizer: expected a saved Hugging Face tokenizer ({error!r})") from None
@@ -79,16 +79,15 @@ def build_tokenizer(model: bytes) -> Tokenizer:
     blank = {int(order_V[i]) for i, piece in enumerate(pieces) if not piece.strip(SPACE)}
     mask = next((one for one in made.get("added_tokens", ()) if one["content"] == special[MASK]), {})
     strips = mask.get("lstrip", False), mask.get("rstrip", False)
-    hide = make_mask_encoder(lambda: build_text_backend(made, special), ours, *strips)
+    hide = make_mask_encoder(lambda: _build_text_backend(made, special), ours, *strips)
     tokenizer = Tokenizer("hub", model, pieces, starts_V, encode_batch, decode, locate, hide, ends_word_V=ends_V)
     step = made.get("pre_tokenizer") or {}
-    added = (one for one in made.get("added_tokens", ()) if not one["special"])
-    if any(" " in one["content"] or not one["single_word"] for one in added):
+    if any(not one["special"] for one in made.get("added_tokens", ())):
         pass  # which may stand anywhere in a text
     elif step.get("type") == "BertPreTokenizer" and (made.get("normalizer") or {}).get("type") == "BertNormalizer":
         tokenizer = tokenizer._replace(splits_at_spaces=True, document_pattern=UNUSUAL_SENTENCE_END)
     elif step.get("type") == "ByteLevel" and step.get("use_regex", True) and not made.get("normalizer"):
-        plain = build_text_backend(made | {"pre_tokenizer": step | {"add_prefix_space": False}}, special)
+        plain = _build_text_backend(made | {"pre_tokenizer": step | {"add_prefix_space": False}}, special)
         tokenizer = tokenizer._replace(
             split_parts=functools.partial(bpe.split_parts, space_before=step.get("add_prefix_space", True)),
             encode_parts=functools.partial(encode_batch, tool=plain),
@@ -114,7 +113,7 @@ class _Backend(NamedTuple):
 
     tool: Any
 
-    def __getattr__(self, name) -> Any:
+    def __getattr__(self, name):
         value = getattr(self.tool, name)
         return functools.partial(_report_panic, value) if name.startswith("encode") else value
 
@@ -153,7 +152,7 @@ def _bound_expansion(step) -> float:
     return max(1, len(step["content"]) / len(text)) if text else 1 + len(step["content"])
 
 
-def build_text_backend(made, special):
+def _build_text_backend(made, special):
     """The tool without padding and truncation, which finds no special token in a text, whatever that says."""
     added = made.get("added_tokens", ())
     hidden = dict.fromkeys([*special, *(one["content"] for one in added if one["special"])])

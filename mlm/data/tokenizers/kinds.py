@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors, files
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS
-from mlm.data.tokenizers import bpe, extension, hub, hub_model, unigram, wordpiece, words
+from mlm.data.tokenizers import bpe, hub, hub_model, unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import MAX_TRAINING_PIECE, Tokenizer
 
 
@@ -58,15 +58,6 @@ def train_tokenizer(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokeni
     if not sample:
         raise errors.ConfigError("config.data: no text to learn a vocabulary from")
     return KINDS[knobs.kind].build_tokenizer(KINDS[knobs.kind].train_model(knobs.vocab_size, sample))
-
-
-def extend_by_text(tokenizer: Tokenizer, knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:
-    """The tokenizer, extended to knobs.extend_to entries by words of the sentences, which begin with a letter."""
-    import tokenizers
-
-    split, sample = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str, knobs.sample_characters
-    parts = (part for text in _sample_sentences(sentences, sample, whole_words=True) for part, _ in split(text))
-    return extension.extend_tokenizer(tokenizer, (part for part in parts if part[0].isalpha()), knobs.extend_to)
 
 
 def _sample_sentences(sentences, max_characters, whole_words=False) -> list[str]:
