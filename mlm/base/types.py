@@ -380,7 +380,7 @@ class Visibility(enum.StrEnum):
 class PredictionRates(NamedTuple):
     """The predictions of a step, mean over the run, for each example of the batch and each of its tokens of a kind."""
 
-    words: float = 0.0  # that masks may have
+    words: float = 0.0  # that a mask may cover
     following: float = 0.0  # that are not the first of their segment
     tokens: float = 0.0  # all
     examples: float = 0.0

@@ -167,7 +167,7 @@ def rank_families(groups: Mapping[str, Sequence[dict]]) -> list[Family]:
 
     families: list[list[str]] = []
     for name, runs in groups.items():
-        if math.isfinite(rank(name)) and match_groups(runs, runs):
+        if match_groups(runs, runs) and math.isfinite(rank(name)):
             family = next((names for names in families if match_groups(groups[names[0]], runs)), [])
             families += [] if family else [family]
             family.append(name)

@@ -206,7 +206,9 @@ def rank_models(
     """The models of each family; without families, all of them by primary score if they have the same examples."""
     scored = [row for row in models if is_measured(row, primary)]
     rows = match_rows(scored, groups, primary)
-    diverged = sum(any(math.isnan(run["evaluation"].get(primary.name, 0)) for run in runs) for runs in groups.values())
+    diverged = sum(
+        not all(math.isfinite(run["evaluation"].get(primary.name, 0)) for run in runs) for runs in groups.values()
+    )
     if len(scored) == len(rows) == len(groups) - diverged and families:
         return [
             Ranking([rows[name] for name in names], [p_by_pair.get(frozenset((names[0], name))) for name in names])

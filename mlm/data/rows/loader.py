@@ -211,7 +211,9 @@ def sort_by_length(rows: Columns, max_rows: int = 0) -> np.ndarray:
 def count_eval_examples(rows: Columns, max_rows: int) -> int:
     """How many rows an evaluation reads: the first max_rows, and what else an example has that is in several rows."""
     count = min(len(rows["ids"]), max_rows or len(rows["ids"]))
-    return int(np.searchsorted(rows["example"], rows["example"][count - 1], "right")) if "example" in rows else count
+    if "example" not in rows or not count:
+        return count
+    return int(np.searchsorted(rows["example"], rows["example"][count - 1], "right"))
 
 
 def read_batch(rows: Columns, rows_B: np.ndarray, index_B: np.ndarray, length: int | None = None) -> types.Batch:
