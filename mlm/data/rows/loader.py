@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import grain
 import numpy as np
 
 from mlm.base import types
@@ -83,6 +82,8 @@ def draw_from_sources(sources: Sequence[Source], phase: int, seed: int, offset_S
 
     offset_S: how many rows earlier phases have drawn from each source; None: none.
     """
+    import grain  # here, since it takes a second, for which a process that packs does not wait
+
     parts = tuple(source.parts[phase] for source in sources)
     source_M, rank_M = interleave(parts)
     size_S = np.array([source.num_train for source in sources])
@@ -122,6 +123,8 @@ def iterate_train_batches(
     sorted by length within GROUP_BATCHES batches of one epoch and dealt out again, and these batches are shuffled. cut:
     whether a batch is as long as its longest example, not as all. batch_size: a multiple of processes.
     """
+    import grain
+
     share = batch_size // processes
     draw = draw or draw_from_sources([Source("", len(rows["ids"]), 0, (1,))], 0, seed)
     slots_B = np.arange(process * share, (process + 1) * share, dtype=np.int32)
