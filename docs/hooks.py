@@ -44,6 +44,9 @@ EXAMPLE_RUN = {  # the run of the notebook on a run in use
     "data.language.validation_documents": 100,
 }
 PICTURE = re.compile(r"!\[([^\]]*)\]\(((?:\.\./)?figures/[\w-]+)\.svg\)")  # a committed one, ARCHIVE-CHART.svg
+HEAD = re.compile(  # how a page of results begins: its title, its question, the sentence that answers it
+    r"# (?P<title>.+)\n+(?P<question>(?:(?!\*\*).+\n)*)\n*\*\*(?P<answer>[^*]+)\*\*\n\n"
+)
 README_PICTURE = "architectures-laptop-excess_loss-intervals"  # it has a dark one beside it, since README is no page
 SEARCH_BOOSTS = {
     "guides": 6,
@@ -258,6 +261,12 @@ def list_results() -> dict[str, str]:
     names = dict.fromkeys(re.findall(r"\(results/(\w+)\.md", (ROOT / RESULTS).read_text()))
     paths = [f"results/{name}.md" for name in names]
     return {path: (ROOT / "experiments" / path).read_text().partition("\n")[0].removeprefix("# ") for path in paths}
+
+
+def read_head(page: str) -> tuple[str, str, str]:
+    """The title of a page of results, its question (the title, where that is one) and the sentence that answers it."""
+    title, question, answer = (part.replace("\n", " ") for part in HEAD.match(page).groups())
+    return title, (question or title).partition("?")[0] + "?", answer
 
 
 def render_notebook(notebook: Path, path: str, *, is_run: bool) -> dict[str, str | bytes]:

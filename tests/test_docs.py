@@ -447,3 +447,15 @@ def test_results_link_each_archive_of_runs():
     pages = "".join(path.read_text() for path in RESULTS.glob("*.md"))
     links = re.findall(r"\(\.\./figures/([^)]*)\.tar\.xz\)", pages)
     assert names and sorted(links) == sorted(names)
+
+
+INTERVAL = r"±|\[-?[\d.]+, |\bp [\d<]|one seed|no intervals?\b"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.md")), ids=lambda path: path.stem)
+def test_a_page_of_results_begins_with_its_question_and_the_answer(path):
+    """One bold sentence with a figure and its interval, or why it has none."""
+    title, question, answer = load_hooks().read_head(path.read_text())
+    assert question in " ".join(path.read_text().split("**")[0].split()) and len(title) < 70
+    assert len(answer.split()) < 70 and answer.endswith(".")
+    assert re.search(r"\d", answer) and re.search(INTERVAL, answer)
