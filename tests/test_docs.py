@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from small import make_run_config, train_config
@@ -459,3 +460,16 @@ def test_a_page_of_results_begins_with_its_question_and_the_answer(path):
     assert question in " ".join(path.read_text().split("**")[0].split()) and len(title) < 70
     assert len(answer.split()) < 70 and answer.endswith(".")
     assert re.search(r"\d", answer) and re.search(INTERVAL, answer)
+
+
+def test_each_committed_picture_of_a_page_has_its_dark_one_beside_it():
+    """Also one whose description has brackets, and one in a guide."""
+    sources = {f"results/{path.name}": path.read_text() for path in RESULTS.glob("*.md")} | {
+        name.removeprefix("docs/"): text for name, text in PAGES.items() if name != "README.md"
+    }
+    config = SimpleNamespace(extra={"drawn": []})
+    for name, text in sources.items():
+        page = SimpleNamespace(meta={}, file=SimpleNamespace(src_uri=name))
+        shown = load_hooks().on_page_markdown(text, page, config)
+        assert shown.count("-dark.svg#only-dark") == len(re.findall(r"figures/[\w-]+\.svg\)", text)), name
+    assert sum("[MASK] alone, with" in text for text in sources.values()) == 1
