@@ -450,26 +450,18 @@ def test_results_link_each_archive_of_runs():
     assert names and sorted(links) == sorted(names)
 
 
-INTERVAL = r"±|\[-?[\d.]+, |\bp [\d<]|one seed|no intervals?\b"
-
-
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.md")), ids=lambda path: path.stem)
 def test_a_page_of_results_begins_with_its_question_and_the_answer(path):
     """One bold sentence with a figure and its interval, or why it has none."""
     title, question, answer = load_hooks().read_head(path.read_text())
     assert question in " ".join(path.read_text().split("**")[0].split()) and len(title) < 70
-    assert len(answer.split()) < 70 and answer.endswith(".")
-    assert re.search(r"\d", answer) and re.search(INTERVAL, answer)
+    assert re.search(r"\d.*(±|\[-?[\d.]+, |one seed|no interval)", answer) and answer.endswith(".")
+    assert len(answer.split()) < 70
 
 
-def test_each_committed_picture_of_a_page_has_its_dark_one_beside_it():
-    """Also one whose description has brackets, and one in a guide."""
-    sources = {f"results/{path.name}": path.read_text() for path in RESULTS.glob("*.md")} | {
-        name.removeprefix("docs/"): text for name, text in PAGES.items() if name != "README.md"
-    }
-    config = SimpleNamespace(extra={"drawn": []})
-    for name, text in sources.items():
-        page = SimpleNamespace(meta={}, file=SimpleNamespace(src_uri=name))
-        shown = load_hooks().on_page_markdown(text, page, config)
+def test_each_committed_picture_has_its_dark_one_beside_it():
+    pages = PAGES | {f"docs/results/{path.name}": path.read_text() for path in RESULTS.glob("*.md")}
+    for name, text in pages.items():
+        page = SimpleNamespace(meta={}, file=SimpleNamespace(src_uri=name.removeprefix("docs/")))
+        shown = load_hooks().on_page_markdown(text, page, SimpleNamespace(extra={"drawn": []}))
         assert shown.count("-dark.svg#only-dark") == len(re.findall(r"figures/[\w-]+\.svg\)", text)), name
-    assert sum("[MASK] alone, with" in text for text in sources.values()) == 1
