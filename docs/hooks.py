@@ -27,9 +27,8 @@ NOTEBOOKS = {  # pages of the site by notebook
     "experiments/use.ipynb": "notebooks/use.md",
     "experiments/own_corpus.ipynb": "notebooks/own_corpus.md",
 }
-FIGURE = re.compile(
-    r"!\[([^\]]*)\]\((?:\.\./)*experiments/figures/([\w-]+)\.tar\.xz#([\w-]+)\)"
-)  # a picture of an archive
+ALT = r"!\[((?:[^\[\]]|\[[^\[\]]*\])*)\]"  # what a picture shows, [MASK] perhaps
+FIGURE = re.compile(rf"{ALT}\((?:\.\./)*experiments/figures/([\w-]+)\.tar\.xz#([\w-]+)\)")  # a picture of an archive
 DARK = {
     "ink": "#e6e9ed",
     "soft": "#a3abb6",
@@ -43,7 +42,10 @@ EXAMPLE_RUN = {  # the run of the notebook on a run in use
     "data.language.train_documents": 4800,
     "data.language.validation_documents": 100,
 }
-PICTURE = re.compile(r"!\[([^\]]*)\]\(((?:\.\./)?figures/[\w-]+)\.svg\)")  # a committed one, ARCHIVE-CHART.svg
+PICTURE = re.compile(rf"{ALT}\(((?:\.\./)*figures/[\w-]+)\.svg\)")  # a committed one, ARCHIVE-CHART.svg
+HEAD = re.compile(  # how a page of results begins: its title, its question, the sentence that answers it
+    r"# (?P<title>.+)\n+(?P<question>(?:(?!\*\*).+\n)*)\n*\*\*(?P<answer>[^*]+)\*\*\n\n"
+)
 README_PICTURE = "architectures-laptop-excess_loss-intervals"  # it has a dark one beside it, since README is no page
 SEARCH_BOOSTS = {
     "guides": 6,
@@ -59,10 +61,8 @@ WIDE = 600  # pixels of a picture that would be too small in the column of a pho
 
 def on_config(config):
     """Adds the pages of results to the navigation. mkdocs calls it by its name."""
-    pages = [{title: path} for path, title in list_results().items()]
-    config.nav = [
-        {"Results": ["results.md", *pages]} if item == {"Results": "results.md"} else item for item in config.nav
-    ]
+    pages = ["answers.md", "results.md", *({title: path} for path, title in list_results().items())]
+    config.nav = [{"Results": pages} if item == {"Results": "results.md"} else item for item in config.nav]
     return config
 
 
@@ -77,6 +77,7 @@ def on_files(files: Files, config) -> Files:
         "reference/commands.md": render_commands(),
         "reference/python.md": render_python(),
         "changes.md": render_file("CHANGELOG.md", ()),
+        "answers.md": render_answers(),
         "results.md": render_file(RESULTS, names),
         **{path: render_file(f"experiments/{path}", names) for path in list_results()},
     }
@@ -104,13 +105,13 @@ def on_page_markdown(markdown: str, page, config, **_) -> str:
     page.meta["search"] = {"boost": SEARCH_BOOSTS.get(page.file.src_uri.split("/")[0], 1)}
     up, drawn = "../" * page.file.src_uri.count("/"), config.extra["drawn"]
     markdown = FIGURE.sub(lambda found: render_picture(*found.groups(), up) if found[2] in drawn else "", markdown)
+    markdown = re.sub(r"\]\((?:\.\./)+experiments/(?=figures/|results/)", f"]({up}", markdown)
     markdown = PICTURE.sub(lambda found: shade_picture(*found.groups()), markdown)
     markdown = re.sub(r"\]\((?:\.\./)+experiments/RESULTS\.md", f"]({up}results.md", markdown)
     for notebook, path in NOTEBOOKS.items():
         markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(notebook)}\)", f"]({up}{path})", markdown)
     markdown = re.sub(r"\]\((?:\.\./)+CHANGELOG\.md", f"]({up}changes.md", markdown)
-    markdown = markdown.replace("<!-- reports -->", render_cards([link_report(name) for name in drawn]))
-    return re.sub(r"\]\((?:\.\./)+experiments/(?=figures/|results/)", f"]({up}", markdown)
+    return markdown.replace("<!-- reports -->", render_cards([link_report(name) for name in drawn]))
 
 
 def on_page_content(html: str, **_) -> str:
@@ -166,6 +167,19 @@ def link_report(name: str) -> str:
 def render_cards(cards: Collection[str]) -> str:
     """Cards, side by side where there is room."""
     return '<div class="grid cards" markdown>\n\n' + "\n".join(f"- {card}" for card in cards) + "\n\n</div>\n"
+
+
+def render_answers() -> str:
+    """A card for each page of results: its first picture, its question, and the sentence that answers it."""
+    cards = []
+    for path in list_results():
+        page = render_file(f"experiments/{path}", ())
+        title, question, answer = read_head(page)
+        found = PICTURE.search(page)
+        picture = f"[{found[0].replace('(../', '(')}]({path})\n\n    " if found else ""
+        cards.append(f"{picture}[**{title}**]({path}) {question if question != title else ''}\n\n    {answer}\n")
+    intro = "Each page of results in one sentence: a figure, its interval, and what it was measured on."
+    return f"# Questions and answers\n\n{intro} [Results](results.md) has the ten findings.\n\n{render_cards(cards)}"
 
 
 def render_configuration() -> str:
@@ -258,6 +272,12 @@ def list_results() -> dict[str, str]:
     names = dict.fromkeys(re.findall(r"\(results/(\w+)\.md", (ROOT / RESULTS).read_text()))
     paths = [f"results/{name}.md" for name in names]
     return {path: (ROOT / "experiments" / path).read_text().partition("\n")[0].removeprefix("# ") for path in paths}
+
+
+def read_head(page: str) -> tuple[str, str, str]:
+    """The title of a page of results, its question (the title, where that is one) and the sentence that answers it."""
+    title, question, answer = (part.replace("\n", " ") for part in HEAD.match(page).groups())
+    return title, (question or title).partition("?")[0] + "?", answer
 
 
 def render_notebook(notebook: Path, path: str, *, is_run: bool) -> dict[str, str | bytes]:

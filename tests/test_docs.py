@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from small import make_run_config, train_config
@@ -447,3 +448,20 @@ def test_results_link_each_archive_of_runs():
     pages = "".join(path.read_text() for path in RESULTS.glob("*.md"))
     links = re.findall(r"\(\.\./figures/([^)]*)\.tar\.xz\)", pages)
     assert names and sorted(links) == sorted(names)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.md")), ids=lambda path: path.stem)
+def test_a_page_of_results_begins_with_its_question_and_the_answer(path):
+    """One bold sentence with a figure and its interval, or why it has none."""
+    title, question, answer = load_hooks().read_head(path.read_text())
+    assert question in " ".join(path.read_text().split("**")[0].split()) and len(title) < 70
+    assert re.search(r"\d.*(±|\[-?[\d.]+, |one seed|no interval)", answer) and answer.endswith(".")
+    assert len(answer.split()) < 70
+
+
+def test_each_committed_picture_has_its_dark_one_beside_it():
+    pages = PAGES | {f"docs/results/{path.name}": path.read_text() for path in RESULTS.glob("*.md")}
+    for name, text in pages.items():
+        page = SimpleNamespace(meta={}, file=SimpleNamespace(src_uri=name.removeprefix("docs/")))
+        shown = load_hooks().on_page_markdown(text, page, SimpleNamespace(extra={"drawn": []}))
+        assert shown.count("-dark.svg#only-dark") == len(re.findall(r"figures/[\w-]+\.svg\)", text)), name
