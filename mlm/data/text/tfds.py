@@ -127,13 +127,9 @@ def _resolve_splits(builder, data):
             continue
         field, splits[split] = f"config.data.labelled.{name}", subsplit
         errors.require_one_of(field, subsplit.partition("[")[0], known)
-        try:
+        expected = f"one of {', '.join(known)}, or a slice of it such as {known[0]}[:90%]"
+        with errors.explain(f"{field} = {subsplit!r}", expected):
             builder.info.splits[subsplit]
-        except Exception as error:  # whatever TFDS raises for a slice that is none
-            raise errors.ConfigError(
-                f"{field} = {subsplit!r}: expected one of {', '.join(known)}, or a slice of it such "
-                f"as {known[0]}[:90%] ({errors.first_line(error)})"
-            ) from None
     return splits
 
 

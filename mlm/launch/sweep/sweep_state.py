@@ -74,7 +74,7 @@ def read_failure(cfg: config.Config) -> tuple[str, str]:
     except (FileNotFoundError, NotADirectoryError):
         return "", ""
     except (OSError, UnicodeDecodeError) as error:
-        return "", f"{path} is damaged: {files.describe_error(error)}; {REDO_HINT}"
+        return "", f"{path} is damaged: {errors.describe_error(error)}; {REDO_HINT}"
     return message, "" if message else f"{path} is damaged: it is empty; {REDO_HINT}"
 
 
