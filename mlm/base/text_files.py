@@ -93,6 +93,11 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
         raise errors.ConfigError(f"{path}, line {line}: {errors.first_line(error)}; expected {expected}") from None
 
 
+def split_names(text: str) -> tuple[str, ...]:
+    """Names separated by commas, without white space around them; () for an empty text."""
+    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+
+
 def split_paths(text: str) -> list[str]:
     """Paths separated by commas; a comma of a name that a file or folder has is left in it."""
     parts = text.split(",")

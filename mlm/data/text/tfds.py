@@ -137,7 +137,7 @@ def _open_labelled_builder(data):
     builder, labelled = open_builder("config.data.task_path", data.task_path, data.tfds_dir), data.labelled
     names = ("text_column", "text_pair_column", "negative_column", "label_column", "id_column")
     columns = [(name, getattr(labelled, name)) for name in names]
-    columns += [("choice_columns", name) for name in examples.list_choice_columns(labelled)]
+    columns += [("choice_columns", name) for name in text_files.split_names(labelled.choice_columns)]
     for field, name in filter(operator.itemgetter(1), columns):
         errors.require_one_of(f"config.data.labelled.{field}", name, list(builder.info.features))
     return builder
