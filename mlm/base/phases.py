@@ -1,7 +1,6 @@
 """Phases of a run: parts, one after the other, that differ in length, batch, masking rate or the weights of sources."""
 
 import math
-import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -22,8 +21,12 @@ CORPORA = ("text", "tfds", "docstrings", "language")  # whose examples phases ca
 
 
 def _derive_last(field: str, name: str) -> DerivedField:
-    get_values = operator.attrgetter(f"phases.{name}")
-    derive, has_values = lambda cfg: get_values(cfg)[-1], lambda cfg: bool(get_values(cfg))
+    def derive(cfg: Config) -> Any:
+        return getattr(cfg.phases, name)[-1]
+
+    def has_values(cfg: Config) -> bool:
+        return bool(getattr(cfg.phases, name))
+
     return DerivedField(field, (f"phases.{name}",), derive, has_values, default_is_choice=True)
 
 
