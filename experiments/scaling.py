@@ -32,11 +32,13 @@ Figures    experiments/results/scaling.md
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import optimize
 
-from mlm.base.estimates import estimate_mean
+from mlm.base.estimates import Estimate, estimate_mean
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import (
@@ -272,6 +274,50 @@ def fit_laws(cells: dict) -> dict[tuple[tuple[str, str], bool], scaling_law.LawF
     return {key: fit for key, fit in fits.items() if fit is not None}
 
 
+def find_frontier(flops_P: np.ndarray, loss_P: np.ndarray) -> np.ndarray:
+    """The cells, by compute, that no cell with as little compute is better than."""
+    order = np.lexsort((loss_P, flops_P))
+    best_P = np.minimum.accumulate(loss_P[order])
+    return order[(loss_P[order] <= best_P) & np.append(True, np.diff(best_P) < 0)]
+
+
+def compare_halves(cells: scaling_law.Cells) -> dict[str, Estimate]:
+    """Whether one law holds for all compute: the frontier's exponent by the half of the cells with less compute
+    ("small"), by the other ("large"), and the second less the first ("break").
+
+    The exponents of the measured frontier would differ even under one law, since sizes are few and the cells of most
+    compute are not compute-optimal. Empty where the floor is not known, or where a half has too few cells for a law.
+    """
+    if cells.floor is None:
+        return {}
+    order, half = np.argsort(cells.flops_P), len(cells.losses) // 2
+    small, large = (scaling_law.fit_law(cells.select(part), fits_floor=False) for part in (order[:half], order[-half:]))
+    if small is None or large is None:
+        return {}
+    read_exponent = lambda law: law.frontier_exponent
+    change = scaling_law.estimate_number(
+        lambda a, b: b.frontier_exponent - a.frontier_exponent, [small, large], positive=False
+    )
+    return {"small": small.estimate(read_exponent), "large": large.estimate(read_exponent), "break": change}
+
+
+def find_crossing(a: scaling_law.LawFit, b: scaling_law.LawFit, low: float, high: float) -> Estimate | None:
+    """The compute between low and high at which both frontiers have the same loss; None if there is none."""
+
+    def solve(first: scaling_law.ScalingLaw, second: scaling_law.ScalingLaw) -> float:
+        def compute_difference(log_c):
+            flops = math.exp(log_c)
+            return first.floor + first.predict_frontier(flops) - second.floor - second.predict_frontier(flops)
+
+        ends = math.log(low), math.log(high)
+        if compute_difference(ends[0]) * compute_difference(ends[1]) >= 0:
+            return math.nan
+        return math.exp(float(np.asarray(optimize.brentq(compute_difference, *ends))))
+
+    crossing = scaling_law.estimate_number(solve, [a, b])
+    return None if math.isnan(crossing.mean) else crossing
+
+
 def describe_law(kind: tuple[str, str], cells: scaling_law.Cells, laws: dict) -> dict:
     """The cells of a kind's row in the table of laws."""
     row: dict = dict(zip(("model", "objective"), kind, strict=True))
@@ -287,7 +333,7 @@ def describe_law(kind: tuple[str, str], cells: scaling_law.Cells, laws: dict) ->
         row["free_frontier"] = free.estimate(lambda law: law.frontier_exponent)
         if cells.floor is not None:
             row["free_floor"] = free.estimate(lambda law: law.floor - cells.floor, positive=False)
-    return row | scaling_law.compare_halves(cells)
+    return row | compare_halves(cells)
 
 
 def describe_sizes(kind: tuple[str, str], cells: scaling_law.Cells, laws: dict) -> list[dict]:
@@ -317,7 +363,7 @@ def describe_crossings(cells: dict, laws: dict) -> list[dict]:
         a, b = laws[first, False], laws[second, False]
         low = max(cells[kind].flops_P.min() for kind in (first, second))
         high = min(cells[kind].flops_P.max() for kind in (first, second))
-        crossing = scaling_law.find_crossing(a, b, low, high) if low < high else None
+        crossing = find_crossing(a, b, low, high) if low < high else None
         if crossing is not None:
             names = [f"{model}, {objective}" for model, objective in (first, second)]
             losses = [fit.law.floor + fit.law.predict_frontier(low) for fit in (a, b)]
@@ -331,7 +377,7 @@ def describe_parts(results: Sequence[dict], cells: dict) -> list[dict]:
     rows = []
     for kind, own in cells.items():
         groups = list(series.group_runs(select_kind(results, kind)).values())
-        for cell in scaling_law.find_frontier(own.flops_P, own.mean_losses()):
+        for cell in find_frontier(own.flops_P, own.mean_losses()):
             if parts := excess_loss.compute_parts(groups[cell]):
                 excess = estimate_mean(one["evaluation"]["excess_loss"] for one in groups[cell])
                 row = dict(zip(("model", "objective"), kind, strict=True)) | describe_row(groups[cell])
@@ -376,7 +422,7 @@ def charts(results: Sequence[dict]) -> list[LineChart]:
     lines = []
     cells = collect_cells(results)
     for kind, own in cells.items():
-        frontier = scaling_law.find_frontier(own.flops_P, own.mean_losses())
+        frontier = find_frontier(own.flops_P, own.mean_losses())
         values = [estimate_mean(np.maximum(own.losses[cell], scaling_law.MIN_LOSS)) for cell in frontier]
         lines.append(Series(", ".join(kind), own.flops_P[frontier].tolist(), values))
     is_known = all(own.floor is not None for own in cells.values())

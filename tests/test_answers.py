@@ -50,12 +50,8 @@ def test_exact_match_and_f1_are_the_definition():
     assert len(seen) == 3
 
 
-def test_exact_match_and_f1_by_hand():
+def test_what_a_passage_s_words_give_as_references():
     assert extractive_qa.normalize_answer(" The  U.S.-led, a-b theatre\tAN end ") == "usled ab theatre end"
-    assert extractive_qa.compute_exact_match("the Eiffel Tower!", ["Paris", "Eiffel tower"]) == 1
-    f1, exact = extractive_qa.compute_f1, extractive_qa.compute_exact_match
-    assert f1("tower of Paris", ["Eiffel Tower", "the Tower of London"]) == pytest.approx(2 / 3)
-    assert f1("", [""]) == exact("", [""]) == 1 and f1("", ["x"]) == f1("x", [""]) == 0
     assert extractive_qa.get_reference_texts([("the", 0), ("cat", 4)]) == ["cat"]
     assert extractive_qa.get_reference_texts([]) == extractive_qa.get_reference_texts([("the", 0)]) == [""]
 

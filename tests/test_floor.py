@@ -1,6 +1,4 @@
-"""The floors of whole rows: float64, what is hidden, rows that cannot be; brute force: test_language_ingredients.py."""
-
-import itertools
+"""The floors of whole rows: float64, rows that cannot be, batches; brute force: test_language_ingredients.py."""
 
 import numpy as np
 import pytest
@@ -40,25 +38,6 @@ def test_float32_is_enough_for_whole_rows(default):
     np.testing.assert_allclose(
         np.exp(posterior.compute_log_probs(hmm, known)), share_LxW[masked_L], rtol=1e-4, atol=1e-5
     )
-
-
-@pytest.mark.exhaustive
-def test_the_less_a_model_sees_the_higher_its_floor(default):
-    hmm, words_NxL, masked_NxL = default
-    few_NxL, few_masked_NxL = words_NxL[:32], masked_NxL[:32]
-    rising = [
-        floor.compute_masked_floor(hmm, few_NxL, few_masked_NxL),
-        floor.compute_floor(hmm, few_NxL, posterior.compute_window_posterior(hmm, few_NxL, few_masked_NxL, 10)),
-        floor.compute_floor(hmm, few_NxL, posterior.compute_window_posterior(hmm, few_NxL, few_masked_NxL, 3)),
-        floor.compute_floor(hmm, few_NxL, posterior.compute_bag_posterior(hmm, few_NxL, few_masked_NxL, 3)),
-    ]
-    for less, more in itertools.pairwise(rising):
-        gap, error = compute_ratio(more.nats_N - less.nats_N, less.count_N)
-        assert gap > max(0.05, 3 * error)
-    wide = floor.compute_floor(
-        hmm, few_NxL[:4], posterior.compute_window_posterior(hmm, few_NxL[:4], few_masked_NxL[:4], 126)
-    )
-    np.testing.assert_allclose(wide.nats_N, rising[0].nats_N[:4], rtol=1e-5)
 
 
 def test_the_floor_is_the_mean_over_masked_words_with_the_error_over_rows(default):

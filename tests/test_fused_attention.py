@@ -1,5 +1,5 @@
 """The fused kernel that drops weights, with a GPU's tiles and a TPU's, run step by step where the device is not here:
-values, gradients, leaks, which weights it drops, which blocks it reads, and when it is used."""
+values, gradients, which weights it drops, which blocks it reads, and when it is used."""
 
 import functools
 
@@ -107,10 +107,6 @@ def test_a_program_reads_the_blocks_of_which_a_pair_is_visible(name):
         block_Bx2xN = np.asarray(find(kernel, interval_Bx2xL))
         np.testing.assert_array_equal(block_Bx2xN[:, 0], is_read_BxNxM.argmax(-1))
         np.testing.assert_array_equal(block_Bx2xN[:, 1] - block_Bx2xN[:, 0], is_read_BxNxM.sum(-1))
-
-
-def test_no_document_reads_another(platform):
-    attention_cases.check_no_document_reads_another(functools.partial(attend, rate=0.0), *make_inputs())
 
 
 def test_the_backward_pass_does_not_run_the_forward_kernel(platform):

@@ -54,19 +54,6 @@ def test_documents_stream(monkeypatch):
     assert held[1] < held[0] + 50_000
 
 
-def test_probabilities_are_probabilities():
-    hmm = build_grammar(Language(word_order_prob=0.8, agreement_prob=0.9)).hmm
-    np.testing.assert_allclose(hmm.trans_SxS.sum(1), 1)
-    np.testing.assert_allclose(hmm.class_SxC.sum(1), 1)
-    for one_class in np.unique(hmm.class_W):
-        members_W = hmm.class_W == one_class
-        by_topic_TxW, by_name_MxW = hmm.topic_emission_TxW[:, members_W], hmm.name_emission_MxW[:, members_W]
-        for by_ZxW, other_ZxW in ((by_topic_TxW, by_name_MxW), (by_name_MxW, by_topic_TxW)):
-            if (other_ZxW != 1).any():  # as HMM demands: where one latent has a say, the other has none
-                assert (by_ZxW == 1).all()
-                np.testing.assert_allclose(other_ZxW.sum(1), 1)
-
-
 def expected_shares(hmm, length):
     """Of each word in all documents, which hold at most `length` words each."""
     before_LxS, after_LxS = compute_state_marginals(hmm, length)

@@ -70,16 +70,6 @@ def optimum(cfg, rows, language, see=posterior.compute_posterior):
     return logits_NxLxV
 
 
-def test_the_optimum_has_no_gap(data):
-    """Were the masks of the loss others than the floor's, it would be asked for words that it has no prediction of."""
-    cfg, rows, language = data
-    result = evaluate(cfg, rows, optimum(cfg, rows, language))
-    assert result["excess_loss"] == pytest.approx(0, abs=1e-5) and result["excess_loss_se"] < 1e-5
-    assert result["loss"] == pytest.approx(result["floor"], abs=1e-5)
-    assert result["loss_se"] == pytest.approx(result["floor_se"], rel=1e-4)
-    assert result["accuracy"] == pytest.approx(result["floor_accuracy"], abs=0.03)  # ties are broken otherwise
-
-
 def test_a_window_reaches_the_window_floor(data):
     cfg, rows, language = data
     near = functools.partial(posterior.compute_window_posterior, window=recipe_constants.WINDOW_NEIGHBORS)

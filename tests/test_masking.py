@@ -1,7 +1,6 @@
 """Masking: how many tokens, which ones, and what they become."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -51,19 +50,6 @@ def test_the_count_is_floor_of_rate_times_eligible_plus_uniform(rate):
     out = corrupt(ids, rate)
     assert_within_one(out.weights_BxK.sum(1), rate * (ids >= 5).sum(1))
     np.testing.assert_array_equal(out.num_eligible_B, (ids >= 5).sum(1))
-
-
-def test_positions_are_drawn_without_replacement_from_ordinary_tokens():
-    ids = rows()
-    out = corrupt(ids, 0.4)
-    for row in range(ROWS):
-        chosen = out.positions_BxK[row][out.weights_BxK[row] > 0]
-        assert len(set(chosen)) == len(chosen)
-        assert (ids[row, chosen] >= 5).all()
-        np.testing.assert_array_equal(out.targets_BxK[row][out.weights_BxK[row] > 0], ids[row, chosen])
-        np.testing.assert_array_equal(np.flatnonzero(out.ids_BxL[row] == MASK), np.sort(chosen))
-        untouched = np.setdiff1d(np.arange(LENGTH), chosen)
-        np.testing.assert_array_equal(out.ids_BxL[row, untouched], ids[row, untouched])
 
 
 @pytest.mark.parametrize("settings", [{}, {"predict_rate": 0.1}], ids=["corrupted", "predicted"])
@@ -127,13 +113,6 @@ def test_the_random_token_is_never_outside_the_vocabulary_however_large_the_coun
     cdf = masking.compute_random_token_cdf(counts, uniform=False)
     assert cdf[-1] == 1 and (np.diff(cdf) >= 0).all()
     assert np.searchsorted(cdf, np.float32(1 - 2**-24), side="right") < len(counts)
-
-
-def test_rows_without_ordinary_tokens_are_left_alone():
-    ids = np.zeros((2, LENGTH), np.int32)
-    out = corrupt(ids, 0.5)
-    assert out.weights_BxK.sum() == 0
-    assert jnp.array_equal(out.ids_BxL, ids)
 
 
 def every_view(ids, rate, views, **knobs):

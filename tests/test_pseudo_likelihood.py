@@ -129,12 +129,6 @@ def test_rows_of_like_length_are_asked_together_in_few_shapes():
         assert tokens_B.max() <= length and (length == 16 or tokens_B.min() > 2 * length / 3 - 1)
 
 
-def test_where_every_word_is_a_token_both_metrics_are_one():
-    words = whole_words([f"w{i}" for i in range(VOCAB - 5)])
-    found = score_sentences(small_config(**ONE), words, ["w1 w2 w3", "w40 w0"])
-    np.testing.assert_array_equal(found.pll_S, found.pll_word_l2r_S)
-
-
 def spans(words, sentence):
     """The text that each query of PLL-word-l2r masks."""
     asked = pseudo_likelihood.build_queries(words, [sentence], 64)
@@ -231,13 +225,6 @@ def make_scores(good, bad, unknown=None):
     return pseudo_likelihood.SentenceScores(
         both, -both, ones, ones, 0 * ones if unknown is None else np.array(unknown), ones
     )
-
-
-def test_accuracy_counts_ties_half():
-    result = minimal_pairs.compute_accuracy(make_scores([-1, -5, -3, -2], [-2, -4, -3, -9]))
-    right = [1, 0, 0.5, 1]
-    assert result["pll_accuracy"] == np.mean(right) and result["pll_word_l2r_accuracy"] == 1 - np.mean(right)
-    assert result["pairs"] == 4 and result["incomparable"] == 0
 
 
 def test_a_pair_of_unequal_numbers_of_unknown_tokens_counts_half():

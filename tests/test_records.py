@@ -117,25 +117,6 @@ def test_content_decides_where_a_name_says_something_else(tmp_path):
         assert read(tmp_path / f"{name}.{wrong}") == draw()
 
 
-def test_the_same_documents_give_the_same_examples(tmp_path):
-    documents = [" ".join(random.Random(i).choices(["ab", "cd", "ef", "gh"], k=20)) for i in range(60)]
-    packed = {}
-    contents = {name: FORMATS[name](documents) for name in FORMATS} | {"txt": "\n".join(documents).encode()}
-    for name, raw in contents.items():
-        (tmp_path / f"{name}.{name}").write_bytes(raw)
-        cfg = small_config(
-            data__path=str(tmp_path / f"{name}.{name}"),
-            data__document_boundary="line",
-            data__cache_dir=str(tmp_path / name),
-            tokenizer__kind="words",
-            tokenizer__vocab_size=9,
-        )
-        packed[name] = pack.load_dataset(cfg).train
-    for columns in packed.values():
-        for name, column in columns.items():
-            np.testing.assert_array_equal(column, packed["txt"][name])
-
-
 def test_a_carriage_return_ends_a_row_of_a_table(tmp_path):
     (tmp_path / "a.csv").write_bytes(write_delimited([*draw(), "two,\rlines"], ",").replace(b"\n", b"\r"))
     assert read(tmp_path / "a.csv") == [*draw(), "two,\rlines"]

@@ -6,6 +6,7 @@ import operator
 import numpy as np
 import pytest
 
+from experiments import scaling
 from mlm.report import scaling_law
 
 TRUE = scaling_law.ScalingLaw(np.log(60.0), 0.4, np.log(900.0), 0.5, 0.0, np.log(9.0), 0.9)
@@ -62,7 +63,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(seeds, fits_floor, monke
         for name, function in functions.items():
             estimates[name].append(fit.estimate(function))
         if not fits_floor and seeds == 2:
-            estimates["break"].append(scaling_law.compare_halves(cells)["break"])
+            estimates["break"].append(scaling.compare_halves(cells)["break"])
     for name, found in estimates.items():
         truth = 0.0 if name == "break" else functions[name](TRUE._replace(floor=FLOOR))
         covered = np.mean([own.low <= truth <= own.high for own in found])
@@ -85,26 +86,26 @@ def test_a_fit_that_has_to_guess_the_floor_is_less_sure():
 
 def test_one_law_is_not_broken_and_a_plateau_at_small_compute_breaks_it():
     one = make_cells(noise=0.02)
-    whole = scaling_law.compare_halves(one)["break"]
+    whole = scaling.compare_halves(one)["break"]
     assert abs(whole.mean) < 0.05  # as wide as the noise makes it
     height = np.median([values_S.mean() for values_S in one.losses])
     plateau = one._replace(losses=[height * np.tanh(values_S / height) for values_S in one.losses])
-    broken = scaling_law.compare_halves(plateau)
+    broken = scaling.compare_halves(plateau)
     assert broken["break"].low > 0.05 and broken["large"].mean > broken["small"].mean
-    assert scaling_law.compare_halves(one._replace(floor=None)) == {}
+    assert scaling.compare_halves(one._replace(floor=None)) == {}
 
 
 def test_the_frontier_is_what_nothing_cheaper_is_better_than():
     flops_P, loss_P = np.array([4.0, 1.0, 2.0, 3.0, 3.0]), np.array([1.0, 3.0, 3.5, 2.0, 1.5])
-    assert scaling_law.find_frontier(flops_P, loss_P).tolist() == [1, 4, 0]
+    assert scaling.find_frontier(flops_P, loss_P).tolist() == [1, 4, 0]
 
 
 def test_laws_cross_where_their_frontiers_do():
     other = TRUE._replace(log_a=np.log(6.0), alpha=0.2, log_b=np.log(90.0), beta=0.35)
     a, b = (scaling_law.LawFit(law, [], np.zeros(0)) for law in (TRUE._replace(floor=0.5), other._replace(floor=0.6)))
-    flops = scaling_law.find_crossing(a, b, 1e6, 1e20).mean
+    flops = scaling.find_crossing(a, b, 1e6, 1e20).mean
     assert 0.5 + TRUE.predict_frontier(flops) == pytest.approx(0.6 + other.predict_frontier(flops), rel=1e-6)
-    assert scaling_law.find_crossing(a, b, flops * 2, 1e20) is None
+    assert scaling.find_crossing(a, b, flops * 2, 1e20) is None
 
 
 def test_a_fit_is_not_caught_where_a_neighboring_law_is_worse():

@@ -5,7 +5,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from mlm.base import fields
+from mlm.base import fields, groups
 
 
 class FieldCondition(NamedTuple):
@@ -24,12 +24,12 @@ def list_below(field: str) -> tuple[str, ...]:
 
 def list_conditions(declarations: Mapping[str, fields.Declaration]) -> tuple[FieldCondition, ...]:
     """The conditions of `when` and `unless` in declarations, one for all fields that have it."""
-    grouped: dict[tuple[str, str, tuple[Any, ...]], list[str]] = {}
-    for name, declaration in declarations.items():
-        for kind in ("when", "unless"):
-            for depends_on, values in declaration.facts[kind].items():
-                values = values if isinstance(values, tuple) else (values,)
-                grouped.setdefault((kind, depends_on, values), []).append(name)
+    grouped = groups.group_values(
+        ((kind, depends_on, values if isinstance(values, tuple) else (values,)), name)
+        for name, declaration in declarations.items()
+        for kind in ("when", "unless")
+        for depends_on, values in declaration.facts[kind].items()
+    )
     return tuple(
         FieldCondition(tuple(names), depends_on, **{"values" if kind == "when" else "excluded_values": values})
         for (kind, depends_on, values), names in grouped.items()

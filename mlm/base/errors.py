@@ -55,6 +55,16 @@ def name_place(place: str, names: Mapping[str, str] = types.MappingProxyType({})
         raise ConfigError(f"{place}: {message}") from None
 
 
+@contextlib.contextmanager
+def explain(place: str, expected: str, *kinds: type[Exception]) -> Generator[None]:
+    """An error within it, of these kinds or of any, becomes a ConfigError: "PLACE: expected EXPECTED (its message)"."""
+    kinds = kinds or (Exception,)
+    try:
+        yield
+    except kinds as error:
+        raise ConfigError(f"{place}: expected {expected} ({describe_error(error)})") from None
+
+
 def format_value(value: Any) -> str:
     """The repr of the value, shortened if it is long or deeply nested."""
     return _SHORT.repr(value)
@@ -64,6 +74,13 @@ def first_line(error: BaseException) -> str:
     """The error's message as one line of at most 300 characters."""
     message = " ".join(str(error).split())
     return message if len(message) <= 300 else f"{message[:297]}..."
+
+
+def describe_error(error: Exception) -> str:
+    """The error's message as one line, without the path that an OSError names."""
+    if isinstance(error, KeyError):
+        return f"no key {error}"
+    return getattr(error, "strerror", None) or first_line(error) or type(error).__name__
 
 
 def require_one_of(field: str, value: str, names: Collection[str]) -> None:

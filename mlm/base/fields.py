@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from mlm.base import files, text_files
 from mlm.base.config import Bounds, Config
-from mlm.base.errors import ConfigError, require, require_one_of
+from mlm.base.errors import ConfigError, explain, require, require_one_of
 
 # Bounds of float32's normal numbers, as literals: importing NumPy would take longer than all of --help.
 FLOAT32_MIN, FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
@@ -219,10 +219,8 @@ def _int_to_float(value: Any) -> Any:
 
 def check_values(config: Config) -> None:
     """Raises ConfigError for a value that its field cannot have, or float32, or int32 (uint32 where bounds say so)."""
-    try:
+    with explain("config", "a section of config.Config in each of its fields", AttributeError):
         flat = flatten(config)
-    except AttributeError as error:
-        raise ConfigError(f"config: expected a section of config.Config in each of its fields ({error})") from None
     for name, declaration in DECLARATIONS.items():
         value: Any = flat[name]
         kind = type(declaration.default)

@@ -117,12 +117,8 @@ def read_regular_file(path: Path) -> bytes:
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """A JSON object in a file that somebody else made. Raises ConfigError for a missing file and for anything else."""
-    try:
+    with errors.explain(str(path), "a file", OSError), errors.explain(str(path), "JSON", ValueError, RecursionError):
         content = json.loads(read_regular_file(path))
-    except OSError as error:
-        raise errors.ConfigError(f"{path}: expected a file ({describe_error(error)})") from None
-    except (ValueError, RecursionError) as error:
-        raise errors.ConfigError(f"{path}: expected JSON ({errors.first_line(error)})") from None
     errors.require(isinstance(content, dict), str(path), content, "a JSON object")
     return content
 
@@ -151,7 +147,7 @@ def check_sha256(path: Path, sha256: str) -> None:
     try:
         is_intact = compute_sha256(path) == sha256
     except OSError as error:
-        raise DamagedFile(f"{path} is damaged: {describe_error(error)}") from None
+        raise DamagedFile(f"{path} is damaged: {errors.describe_error(error)}") from None
     if not is_intact:
         raise DamagedFile(f"{path} is damaged: it is not what was written")
 
@@ -191,7 +187,7 @@ def read_json_with_digest(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} is damaged: {describe_error(error)}") from None
+        raise DamagedFile(f"{path} is damaged: {errors.describe_error(error)}") from None
     return verify_digest(value, path)
 
 
@@ -204,11 +200,6 @@ def recover_damaged() -> Generator[None]:
         raise
     except DamagedFile as damaged:
         warnings_.warn_once(f"{damaged}; it is made again")
-
-
-def describe_error(error: Exception) -> str:
-    """The error's message as one line, without the path that an OSError names."""
-    return getattr(error, "strerror", None) or errors.first_line(error) or type(error).__name__
 
 
 def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
@@ -226,7 +217,7 @@ def read_complete_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     except FileNotFoundError:
         return [], []
     except OSError as error:
-        return [], [f"{path} is damaged: {describe_error(error)}"]
+        return [], [f"{path} is damaged: {errors.describe_error(error)}"]
     records: list[dict[str, Any]] = []
     messages: list[str] = []
     for number, text in enumerate(lines, 1):
@@ -236,7 +227,7 @@ def read_complete_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
             operator.index(record["step"])
             records.append(record)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            messages.append(f"{path} is damaged: line {number}: {describe_error(error)}")
+            messages.append(f"{path} is damaged: line {number}: {errors.describe_error(error)}")
     return records, messages
 
 

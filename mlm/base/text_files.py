@@ -36,10 +36,8 @@ def read_numbered_lines(flag: str, path: str) -> dict[int, str]:
     Raises ConfigError as `iterate_lines` does, for none, and for what is no plain text; a table with tabs is some.
     """
     name = path or "standard input"
-    try:
+    with errors.explain(f"{flag} = {path!r}", "a file", OSError):
         raw = Path(path).read_bytes() if path else sys.stdin.buffer.read()
-    except OSError as error:
-        raise errors.ConfigError(f"{flag} = {path!r}: expected a file ({error.strerror})") from None
     check_plain_text(flag, name, raw[:START_BYTES], accepted=("tsv",))
     lines = iterate_lines(io.BytesIO(raw), name, MAX_LINE_BYTES)
     texts = {number: line for number, line in lines if line.strip()}
@@ -93,6 +91,11 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
     except (ValueError, RecursionError) as error:
         expected = "JSON that is not so deep or long"
         raise errors.ConfigError(f"{path}, line {line}: {errors.first_line(error)}; expected {expected}") from None
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Names separated by commas, without white space around them; () for an empty text."""
+    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
 
 
 def split_paths(text: str) -> list[str]:

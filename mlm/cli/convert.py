@@ -28,13 +28,11 @@ def read_pickle(path: Path) -> dict:
     errors.require(is_tensor_dict, str(path), type(loaded).__name__, "tensors by name")
     arrays = {}
     for name, tensor in loaded.items():
-        try:
+        # Others are sparse or quantized.
+        with errors.explain(f"{path}: {name}", "a dense tensor of numbers", RuntimeError, TypeError):
             dense = tensor.detach().float() if tensor.dtype == torch.bfloat16 else tensor.detach()
             # C-contiguous: safetensors writes the memory of an array as it is, whatever its strides.
             arrays[name] = dense.contiguous().numpy(force=True)
-        except (RuntimeError, TypeError) as error:  # sparse, quantized and other tensors
-            reason = errors.first_line(error)
-            raise errors.ConfigError(f"{path}: {name}: expected a dense tensor of numbers ({reason})") from None
     return arrays
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlm.base import errors, files
+from mlm.base import errors, files, groups
 from mlm.base.flag import Flag
 from mlm.cli import command, use
 from mlm.evaluation.flags import FLAGS, find_evaluations
@@ -44,9 +44,9 @@ def make_parser() -> command.CommandParser:
     suites_help = "--suite=NAME,... or your own file (.toml) compares models, a row a model"
     suites = parser.add_argument_group("suites of tasks", suites_help)
     command.add_flags(suites, *SUITE)
-    groups = {topic: parser.add_argument_group(topic) for topic in dict.fromkeys(topic for topic, _ in FLAGS.values())}
+    topics = {topic: parser.add_argument_group(topic) for topic in dict.fromkeys(topic for topic, _ in FLAGS.values())}
     for topic, flags in FLAGS.values():
-        command.add_flags(groups[topic], *flags)
+        command.add_flags(topics[topic], *flags)
     return parser
 
 
@@ -66,10 +66,10 @@ def select_runs(workdirs: list[str], overrides: Mapping[str, Any]) -> list[str]:
     lines = [f"{what}: {', '.join(names)}" for what, names in notes.items()]
     expected = f"at least one with a trained model; {'; '.join(lines)}"
     errors.require(bool(selected), "directories", len(workdirs), expected)
-    workdir, by_folder = overrides.get("workdir", ""), dict[str, list[str]]()
+    workdir = overrides.get("workdir", "")
     errors.require(not workdir or len(selected) == 1, "config.workdir", workdir, "none, with several runs")
-    for name in filter(pretrained_folder.is_pretrained_folder, dict.fromkeys(selected)):
-        by_folder.setdefault(str(pretrained_folder.choose_workdir(name)), []).append(name)
+    folders = filter(pretrained_folder.is_pretrained_folder, dict.fromkeys(selected))
+    by_folder = groups.group_values((str(pretrained_folder.choose_workdir(name)), name) for name in folders)
     shared = {folder: ", ".join(names) for folder, names in by_folder.items() if len(names) > 1}
     lines += [f"{folder} keeps the results of the last alone: {names}" for folder, names in shared.items()]
     command.print_notes(*lines)

@@ -40,10 +40,8 @@ def check_evaluation(flags: str) -> None:
     """Raises ConfigError unless mlm evaluate takes these flags."""
     from mlm.cli import evaluate
 
-    try:
+    with errors.explain(f"--evaluate = {flags!r}", "flags of mlm evaluate", ValueError):  # an open quotation mark
         words = shlex.split(flags)
-    except ValueError as error:  # an open quotation mark
-        raise errors.ConfigError(f"--evaluate = {flags!r}: expected flags of mlm evaluate ({error})") from None
     _, others = command.extract_config_flags(words)
     evaluate.make_parser().parse_words(["RUN", *others])
 

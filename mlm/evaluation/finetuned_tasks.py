@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from mlm.base import config, fields, files
+from mlm.base import config, fields, files, groups
 from mlm.base.estimates import PERCENT, UNBOUNDED, EvaluationMetric, EvaluationScore, Score, read_scores
 from mlm.base.storage import get_storage
 from mlm.data.rows.preprocessors import PREPROCESSORS
@@ -127,9 +127,7 @@ def _summarize_task(results: Sequence[dict]) -> dict:
         if other.reference and other.reference_for == score.name
     }
     baseline = references.get("majority class", 0.0)  # that of correlations and F1 is 0
-    grid: dict[str, list[dict]] = {}
-    for result in results:
-        grid.setdefault(format_point(result), []).append(result)
+    grid = groups.group_values((format_point(result), result) for result in results)
 
     def get_value(result):  # of one that diverged, the baseline's
         return result["evaluation"][score.name] if "evaluation" in result else baseline

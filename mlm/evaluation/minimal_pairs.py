@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlm import models, objectives
-from mlm.base import config, errors, estimates, files, warnings_
+from mlm.base import config, errors, estimates, files, groups, warnings_
 from mlm.data.tasks import examples
 from mlm.data.text import records
 from mlm.evaluation import evaluations, sentence_scores
@@ -178,9 +178,7 @@ def summarize(results: Mapping[str, dict]) -> dict:
 
 
 def _summarize_suite(paradigms):
-    phenomena: dict[str, list[dict]] = {}
-    for paradigm in paradigms.values():
-        phenomena.setdefault(paradigm["phenomenon"], []).append(paradigm)
+    phenomena = groups.group_values((paradigm["phenomenon"], paradigm) for paradigm in paradigms.values())
     return {
         "suite": next(iter(paradigms.values()))["suite"],
         "sha256": files.json_sha256(sorted((name, paradigm["sha256"]) for name, paradigm in paradigms.items())),

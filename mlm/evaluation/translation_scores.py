@@ -155,10 +155,9 @@ def import_sacrebleu():
 
 def build_bleu(tokenizer: str, **options):
     """sacrebleu's BLEU with one of its tokenizers. Raises ConfigError where that is not installed."""
-    try:
+    expected = "one of sacrebleu's tokenizers with its package and files"
+    with errors.explain(f"config.eval.bleu_tokenizer = {tokenizer!r}", expected, RuntimeError, OSError):
         return import_sacrebleu().BLEU(tokenize=tokenizer, **options)
-    except (RuntimeError, OSError) as error:
-        raise errors.ConfigError(f"config.eval.bleu_tokenizer = {tokenizer!r}: {errors.first_line(error)}") from None
 
 
 def compute_scores(texts: Sequence[str], references: Sequence[str], seed: int, tokenizer: str = "13a") -> dict:

@@ -48,7 +48,7 @@ def read_searches(experiment_file: str) -> dict[str, Search]:
 
 def read_search(path: Path) -> Search:
     """The search of a file. Raises ConfigError, which names the file and what is wrong with it."""
-    try:
+    with errors.explain(str(path), "a file of mlm sweep search; search again"):
         saved = json.loads(files.read_regular_file(path))
         rows = {
             row: RowSearch(entry["chosen"], [Trial(**trial) for trial in entry["trials"]], entry["ranges"])
@@ -57,11 +57,6 @@ def read_search(path: Path) -> Search:
         search = Search(rows=rows, **saved)
         for name in {name for row in rows.values() for name in row.chosen}:
             fields.check_name(name)
-    except errors.ConfigError as error:
-        raise errors.ConfigError(f"{path}: {error}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {errors.first_line(error)}"
-        raise errors.ConfigError(f"{path}: expected a file of mlm sweep search ({reason}); search again") from None
     return search
 
 

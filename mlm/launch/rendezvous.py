@@ -61,10 +61,8 @@ def check_config(config: RendezvousConfig) -> None:
     host, colon, port = address.rpartition(":")
     is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16
     errors.require(bool(colon and host.strip("[]")) and is_port, field, address, "HOST:PORT, a port from 1 to 65535")
-    try:
+    with errors.explain(f"{field} = {address!r}", "a host whose address can be found", OSError):
         socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    except OSError as error:
-        errors.require(False, field, address, f"a host whose address can be found ({error.strerror})")
 
 
 def join_processes(config: RendezvousConfig) -> None:

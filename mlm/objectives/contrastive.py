@@ -29,7 +29,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     Evaluation adds the columns "predicted", the cosine of the first two texts, and "score", the log-probability of the
     second; "correct_D" counts as "correct" does, by the first D numbers of the embeddings.
     """
-    num_texts, dims = count_texts(cfg), cfg.contrastive.matryoshka_dims
+    num_texts, dims = 2 + bool(cfg.data.labelled.negative_column), cfg.contrastive.matryoshka_dims
 
     def embed(params, model, batch, key_B):
         texts, key_F = heads.split_sequences(batch, key_B, num_texts)
@@ -121,11 +121,6 @@ def compare_groups(columns, dims=()):
         for name, column_B in group_columns.items():
             found.setdefault(name, np.zeros(len(real_N)))[index_B] = column_B * real_B
     return found
-
-
-def count_texts(cfg: config.Config) -> int:
-    """T: two, or three where examples have a negative."""
-    return 2 + bool(cfg.data.labelled.negative_column)
 
 
 def repeats_text(cfg: config.Config) -> bool:

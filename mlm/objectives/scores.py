@@ -10,6 +10,7 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score, make_reference
+from mlm.base.text_files import split_names
 
 FIELD = "config.data.labelled.scores"
 
@@ -17,7 +18,7 @@ FIELD = "config.data.labelled.scores"
 def parse_score_names(cfg: config.Config, known: Sequence[str]) -> tuple[str, ...]:
     """The names in config.data.labelled.scores; empty: the first of `known`. Raises ConfigError for a bad one."""
     text = cfg.data.labelled.scores
-    names = tuple(name.strip() for name in text.split(",")) if text else tuple(known[:1])
+    names = split_names(text) or tuple(known[:1])
     for name in names:
         errors.require_one_of(FIELD, name, known)
     errors.require(len({*names}) == len(names), FIELD, text, "each name once")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mlm.base import phases
+from mlm.base import groups, phases
 from mlm.base.estimates import FRACTION, UNBOUNDED, Estimate, Score, clustered_interval, estimate_mean
 from mlm.report import series
 from mlm.report.series import Series
@@ -128,11 +128,9 @@ def find_limits(score: Score) -> tuple[float, float]:
 
 def find_facets(results: Sequence[dict], facet: Callable[[dict], str]) -> dict[str, list[str]]:
     """The names of the series of each small multiple; none where one plot has room for all, or where all are in one."""
-    names: dict[str, list[str]] = {}
-    groups = series.group_runs(results)
-    for name, runs in groups.items():
-        names.setdefault(facet(runs[0]), []).append(name)
-    return names if len(groups) > MAX_SERIES and len(names) > 1 else {}
+    by_group = series.group_runs(results)
+    names = groups.group_values((facet(runs[0]), name) for name, runs in by_group.items())
+    return names if len(by_group) > MAX_SERIES and len(names) > 1 else {}
 
 
 def split_chart(chart: Chart, facets: Mapping[str, Sequence[str]]) -> Chart:

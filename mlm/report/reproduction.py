@@ -196,20 +196,17 @@ def write_figures(path: Path, figures: Figures) -> None:
 
 def read_figures(path: Path) -> Figures:
     """The figures of a file. Raises ConfigError, which names the file, if it is missing or holds something else."""
-    try:
+    if not path.exists():
+        near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.json")], n=1)
+        hint = f"; did you mean {path.with_name(near[0])}?" if near else "; mlm sweep compare --write makes it"
+        raise errors.ConfigError(f"{path}: no such file of figures{hint}")
+    with errors.explain(str(path), "a file of mlm sweep compare --write"):
         saved = json.loads(files.read_regular_file(path))
         rows = {
             row: {column: Figure(*map(float, figure)) for column, figure in cells.items()}
             for row, cells in saved.pop("rows").items()
         }
         return Figures(rows=rows, **saved)
-    except FileNotFoundError:
-        near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.json")], n=1)
-        hint = f"; did you mean {path.with_name(near[0])}?" if near else "; mlm sweep compare --write makes it"
-        raise errors.ConfigError(f"{path}: no such file of figures{hint}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {errors.first_line(error)}"
-        raise errors.ConfigError(f"{path}: expected a file of mlm sweep compare --write ({reason})") from None
 
 
 def render_figures(figures: Figures, name: str) -> str:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mlm.base import errors
+from mlm.base import errors, groups
 from mlm.report.table import Column, format_quantity
 
 
@@ -15,9 +15,7 @@ def name_model(config: Mapping[str, Any]) -> str:
 
 def describe_sizes(results: Sequence[dict]) -> dict[str, str]:
     """The named sizes of runs, each with the parameters of its models: their range, where these differ."""
-    counts: dict[str, list[int]] = {}
-    for run in results:
-        counts.setdefault(run["config"]["model.size"], []).append(run["parameters"])
+    counts = groups.group_values((run["config"]["model.size"], run["parameters"]) for run in results)
     ends = {size: dict.fromkeys(format_quantity(end(own)) for end in (min, max)) for size, own in counts.items()}
     return {size: f"{size} ({' to '.join(texts)} parameters)" for size, texts in ends.items()}
 

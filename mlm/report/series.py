@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base import config, fields
+from mlm.base import config, fields, groups
 from mlm.base.estimates import Estimate, Score, estimate_mean, read_first_score, read_scores, seed_range
 
 EXCESS = "excess_nats"  # the column of the excess loss, the loss minus its floor
@@ -53,10 +53,7 @@ def assign_groups(experiment, results: Sequence[dict]) -> list[dict]:
 
 def group_runs(results: Sequence[dict]) -> dict[str, list[dict]]:
     """Runs by the name of their group, in the order of the results."""
-    members = {}
-    for result in results:
-        members.setdefault(group_name(result), []).append(result)
-    return members
+    return groups.group_values((group_name(result), result) for result in results)
 
 
 def read_config(result: dict) -> config.Config:
@@ -221,11 +218,12 @@ def format_range(low: int, high: int | None) -> str:
 
 def reference_by_rate(results: Sequence[dict], reference: Score) -> dict[float, float]:
     """A reference's value at each masking rate, where it is equal in all runs that have it."""
-    by_rate: dict[float, list[float]] = {}
-    for result in results:
-        for rate, evaluation in evaluations_by_rate(result).items():
-            if reference.name in evaluation:
-                by_rate.setdefault(rate, []).append(evaluation[reference.name])
+    by_rate = groups.group_values(
+        (rate, evaluation[reference.name])
+        for result in results
+        for rate, evaluation in evaluations_by_rate(result).items()
+        if reference.name in evaluation
+    )
     return {
         rate: values[0]
         for rate, values in by_rate.items()

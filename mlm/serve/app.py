@@ -150,11 +150,9 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], host: str, po
     num_characters = sum(map(len, lines.values()))
     for count, limit, unit in ((len(lines), MAX_LINES, "lines"), (num_characters, MAX_CHARACTERS, "characters")):
         errors.require(count <= limit, "--file", count, f"at most {limit:,d} {unit}; mlm similar takes more")
-    try:
+    expected = "an address of this machine and a free port"
+    with errors.explain(f"--host = {host!r}, --port = {port}", expected, OSError, UnicodeError):
         bound = bind_socket(host, port)
-    except (OSError, UnicodeError) as error:
-        expected = f"an address of this machine and a free port ({errors.first_line(error)})"
-        raise errors.ConfigError(f"--host = {host!r}, --port = {port}: expected {expected}") from None
     with bound:
         from mlm.inference import pretrained_io  # seconds, after what is checked at once
 

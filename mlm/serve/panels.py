@@ -58,10 +58,8 @@ class OptimumPanel(NamedTuple):
         errors.require(mask in words, "text", text, f"a text with {mask} in it")
         is_masked_1xL = np.array([[word == mask for word in words]])
         words_1xL = grammar.encode_texts(language, [" ".join(words).replace(mask, language.words[0])])
-        try:
+        with errors.explain(f"text = {text!r}", "a document of the built-in language", ValueError):
             found = posterior.compute_posterior(language.hmm, words_1xL, is_masked_1xL)
-        except ValueError:
-            raise errors.ConfigError(f"text = {text!r}: expected a document of the built-in language") from None
 
         def fill(place: int, best: int, log_prob: float) -> MaskPrediction:
             filled = " ".join([*words[:place], language.words[best], *words[place + 1 :]])

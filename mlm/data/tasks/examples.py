@@ -53,11 +53,6 @@ def find_split_files(
     return found
 
 
-def list_choice_columns(labelled: config.Labelled) -> tuple[str, ...]:
-    """The columns of the endings to choose from; () where there are none."""
-    return tuple(one.strip() for one in labelled.choice_columns.split(",")) if labelled.choice_columns else ()
-
-
 def list_columns(labelled: config.Labelled) -> list[str]:
     """The columns of a table that `labelled` names."""
     return [*filter(None, (*_list_text_columns(labelled), labelled.label_column, labelled.id_column))]
@@ -65,7 +60,7 @@ def list_columns(labelled: config.Labelled) -> list[str]:
 
 def _list_text_columns(labelled):
     texts = labelled.text_column, labelled.text_pair_column, labelled.negative_column
-    return [*filter(None, (*texts, *list_choice_columns(labelled)))]
+    return [*filter(None, (*texts, *text_files.split_names(labelled.choice_columns)))]
 
 
 def make_example(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mlm.base import config, errors, fields
+from mlm.base import config, errors, fields, text_files
 from mlm.base.conditional_fields import FieldCondition, list_below
 from mlm.base.fields import DerivedField, fill_derived_fields
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_classes, has_kind
@@ -145,7 +145,7 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
     for field in (*required, "scores", *columns):
         is_set = bool(getattr(labelled, field).strip())
         require(f"{name}.{field}", is_set, "to be set, since config.data.task is own")
-    choices = examples.list_choice_columns(labelled) if is_choice else ()
+    choices = text_files.split_names(labelled.choice_columns) if is_choice else ()
     for field in ("text_column", "label_column") if labelled.format == "conll" else ():
         require(f"{name}.{field}", getattr(labelled, field).isdecimal(), "a column's number, from 0")
     if labelled.format == "conllu":
@@ -177,7 +177,7 @@ def count_sequences(cfg: config.Config) -> int:
     """The sequences of an example that do not see each other: endings to choose from, or texts to compare."""
     if has_kind(cfg.objective, LabelKind.NONE):
         return 2 + bool(cfg.data.labelled.negative_column)
-    return max(1, len(examples.list_choice_columns(cfg.data.labelled)))
+    return max(1, len(text_files.split_names(cfg.data.labelled.choice_columns)))
 
 
 def list_labels(labelled: config.Labelled) -> tuple[str, ...]:
@@ -187,4 +187,4 @@ def list_labels(labelled: config.Labelled) -> tuple[str, ...]:
     """
     if labelled.labels:
         return tuple(map(examples.normalize_label, labelled.labels.split(",")))
-    return tuple(map(str, range(len(examples.list_choice_columns(labelled)))))
+    return tuple(map(str, range(len(text_files.split_names(labelled.choice_columns)))))

@@ -65,11 +65,9 @@ def make_boundary(field: str, name: str) -> Boundary:
     }
     if name in named:
         return named[name]
-    try:
+    place, expected = f"{field} = {errors.format_value(name)}", "file, line, blank_line or a regular expression"
+    with errors.explain(place, expected, regex.error, RecursionError, OverflowError):
         heading = regex.compile(name)
-    except (regex.error, RecursionError, OverflowError) as error:
-        expected = f"file, line, blank_line or a regular expression ({errors.first_line(error)})"
-        raise errors.ConfigError(f"{field} = {errors.format_value(name)}: expected {expected}") from None
 
     def starts(line):
         if len(line) > MAX_HEADING_LENGTH:
@@ -79,7 +77,7 @@ def make_boundary(field: str, name: str) -> Boundary:
         except TimeoutError:
             expected = f"a regular expression that takes less than {REGEX_TIMEOUT_SECONDS} s a line"
             slow = f"it takes more for {errors.format_value(line[:60])}"
-            raise errors.ConfigError(f"{field} = {errors.format_value(name)}: expected {expected}; {slow}") from None
+            raise errors.ConfigError(f"{place}: expected {expected}; {slow}") from None
 
     return starts
 

@@ -142,13 +142,9 @@ def read_lines(path: Path, max_line_bytes: int = text_files.MAX_LINE_BYTES) -> I
     number = 0
     is_special = path.exists() and not path.is_file()
     errors.require(not is_special, "a text file", str(path), "a file; this is a folder, a pipe or a device")
-    try:
-        with open_file(str(path)) as file:
-            for number, line in text_files.iterate_lines(file, path, max_line_bytes):
-                yield number, line
-    except DAMAGE as error:
-        reason = getattr(error, "strerror", None) or errors.first_line(error)
-        raise errors.ConfigError(f"{path}: expected a file that can be read ({reason})") from None
+    with errors.explain(str(path), "a file that can be read", *DAMAGE), open_file(str(path)) as file:
+        for number, line in text_files.iterate_lines(file, path, max_line_bytes):
+            yield number, line
     errors.require(number > 0, f"{path}, line 1", "", "an example; the file is empty")
 
 

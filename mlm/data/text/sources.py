@@ -57,10 +57,9 @@ def read_corpus_file(path: str) -> CorpusFile:
 
 @functools.lru_cache(maxsize=8)
 def _parse(path, content) -> CorpusFile:
-    try:
-        table = tomllib.loads(text_files.decode_utf8(content.removeprefix(text_files.BOM), path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise errors.ConfigError(f"{path}: expected TOML: {errors.first_line(error)}") from None
+    text = text_files.decode_utf8(content.removeprefix(text_files.BOM), path)
+    with errors.explain(path, "TOML", tomllib.TOMLDecodeError, RecursionError):
+        table = tomllib.loads(text)
     examples.require_keys(table, FILE_KEYS, path)
     numbered = enumerate(_read_rows(table, "sources", path, 1), 1)
     sources = tuple(_parse_source(row, number, path) for number, row in numbered)

@@ -127,13 +127,9 @@ def _resolve_splits(builder, data):
             continue
         field, splits[split] = f"config.data.labelled.{name}", subsplit
         errors.require_one_of(field, subsplit.partition("[")[0], known)
-        try:
+        expected = f"one of {', '.join(known)}, or a slice of it such as {known[0]}[:90%]"
+        with errors.explain(f"{field} = {subsplit!r}", expected):
             builder.info.splits[subsplit]
-        except Exception as error:  # whatever TFDS raises for a slice that is none
-            raise errors.ConfigError(
-                f"{field} = {subsplit!r}: expected one of {', '.join(known)}, or a slice of it such "
-                f"as {known[0]}[:90%] ({errors.first_line(error)})"
-            ) from None
     return splits
 
 
@@ -141,7 +137,7 @@ def _open_labelled_builder(data):
     builder, labelled = open_builder("config.data.task_path", data.task_path, data.tfds_dir), data.labelled
     names = ("text_column", "text_pair_column", "negative_column", "label_column", "id_column")
     columns = [(name, getattr(labelled, name)) for name in names]
-    columns += [("choice_columns", name) for name in examples.list_choice_columns(labelled)]
+    columns += [("choice_columns", name) for name in text_files.split_names(labelled.choice_columns)]
     for field, name in filter(operator.itemgetter(1), columns):
         errors.require_one_of(f"config.data.labelled.{field}", name, list(builder.info.features))
     return builder

@@ -63,13 +63,10 @@ def train_model(vocab_size, sentences):
 
 def parse_model(model: bytes):
     """(entries, merges, the tool) of a saved model. Raises ConfigError for anything else."""
-    try:
+    with errors.explain("tokenizer", "entries and merges of BPE"):  # of any error: the library raises no exact ones
         saved = json.loads(model)
         entries, merges = saved["entries"], [tuple(pair) for pair in saved["merges"]]
         tool = build_backend(entries, merges)
-    except Exception as error:  # the library raises nothing more exact
-        reason = errors.first_line(error)
-        raise errors.ConfigError(f"tokenizer: expected entries and merges of BPE ({reason})") from None
     first = tuple(entries[: len(BASE_ENTRIES)])
     errors.require(first == BASE_ENTRIES, "tokenizer, its first entries", first, "the special tokens and the bytes")
     return entries, merges, tool

@@ -146,10 +146,8 @@ def _convert_vocab_file(path, special):
     """tokenizer.json of BERT's list of entries, but for the steps that its class makes."""
     import tokenizers
 
-    try:
+    with errors.explain(str(path), "UTF-8, an entry a line"):
         number = tokenizers.models.WordPiece.read_file(str(path))
-    except Exception as error:  # the library raises nothing more exact
-        raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.first_line(error)})") from None
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(number, unk_token=special[UNK]))
     made.decoder = tokenizers.decoders.WordPiece()
     around = [(name, number[name]) for name in special[CLS:MASK] if name in number]
@@ -162,11 +160,8 @@ def _convert_gpt2_files(folder):
     """tokenizer.json of GPT-2's entries and merges."""
     import tokenizers
 
-    try:
+    with errors.explain(f"{folder}, {' and '.join(GPT2_FILES)}", "entries, and pairs of them, one a line"):
         tool = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*(str(folder / name) for name in GPT2_FILES)))
-    except Exception as error:  # the library raises nothing more exact
-        expected = f"entries, and pairs of them, one a line ({errors.first_line(error)})"
-        raise errors.ConfigError(f"{folder}, {' and '.join(GPT2_FILES)}: expected {expected}") from None
     tool.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tool.decoder = tokenizers.decoders.ByteLevel()
     if tool.token_to_id(END_OF_TEXT) is not None:

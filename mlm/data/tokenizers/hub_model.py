@@ -48,12 +48,10 @@ def build_tokenizer(model: bytes) -> Tokenizer:
     entry of no text stands for each of them.
     """
     saved = json.loads(model)
-    try:
+    with errors.explain("tokenizer", "a saved Hugging Face tokenizer", KeyError, TypeError):
         made, special = saved["tokenizer"], saved["special"]
         tool, number = _build_text_backend(made, special), get_entry_ids(made)
         order_V = _order_entries(special, number, saved.get("vocab_size", 0))
-    except (KeyError, TypeError) as error:
-        raise errors.ConfigError(f"tokenizer: expected a saved Hugging Face tokenizer ({error!r})") from None
     ours_V = np.argsort(order_V)
     ours_V[order_V[:NUM_SPECIAL]] = UNK  # what no text is to say
     ours = ours_V.tolist()
@@ -132,16 +130,13 @@ def build_backend(where, made):
     """The tool of a tokenizer.json. Raises ConfigError, by `where`, for what the library cannot read, or not safely."""
     import tokenizers
 
-    try:
+    with errors.explain(where, "a file of the tokenizers library"):
         longest = max(map(len, get_entry_ids(made)), default=0)
         errors.require(longest <= MAX_ENTRY_LENGTH, "letters of an entry", longest, f"at most {MAX_ENTRY_LENGTH}")
         for step in ("normalizer", "decoder"):
             bound = _bound_expansion(made.get(step) or {})
             errors.require(bound <= MAX_EXPANSION, f"letters of {step} for one", bound, f"at most {MAX_EXPANSION}")
         return _Backend(tokenizers.Tokenizer.from_str(json.dumps(made)))
-    except Exception as error:  # the library raises nothing more exact
-        reason = errors.first_line(error)
-        raise errors.ConfigError(f"{where}: expected a file of the tokenizers library ({reason})") from None
 
 
 def _bound_expansion(step) -> float:

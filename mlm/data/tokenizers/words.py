@@ -63,12 +63,10 @@ def train_characters(vocab_size, texts):
 
 def build_characters(model):
     """The tokenizer of a serialized model: its alphabet, as JSON. A text comes back as it was."""
-    try:
+    with errors.explain("tokenizer", "the characters as JSON", ValueError):
         alphabet = json.loads(model)
         is_alphabet = isinstance(alphabet, str) and len({*alphabet}) == len(alphabet)
         errors.require(is_alphabet, "tokenizer", alphabet, "characters, each once")
-    except ValueError as error:
-        raise errors.ConfigError(f"tokenizer: expected the characters as JSON ({errors.first_line(error)})") from None
     pieces = [*SPECIAL_TOKENS, *alphabet]
     number = {character: i for i, character in enumerate(alphabet, NUM_SPECIAL)}
 

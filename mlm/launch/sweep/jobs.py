@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import config, files
+from mlm.base import config, files, groups
 from mlm.base.storage import DISK
 from mlm.launch.cluster import CLUSTERS
 from mlm.launch.cluster import job as cluster_job
@@ -125,10 +125,8 @@ def read_status(root: Path, configs: Sequence[config.Config]) -> list[PointStatu
 
 def find_active_points(states: dict, places: dict) -> set[str]:
     """The point that each running command trains: one that is locked, where that shows, else the first not ended."""
-    by_command: dict[tuple, list[str]] = {}
-    for name, place in places.items():
-        if place.state == "running" and name in states:
-            by_command.setdefault((place.file, place.index), []).append(name)
+    running = {name: place for name, place in places.items() if place.state == "running" and name in states}
+    by_command = groups.group_values(((place.file, place.index), name) for name, place in running.items())
     active: set[str] = set()
     for names in by_command.values():
         locked = [name for name in names if states[name].name == "in use"]

@@ -9,7 +9,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from mlm.base import config, errors, files, machine
+from mlm.base import config, errors, files, groups, machine
 from mlm.launch.sweep import worker
 from mlm.launch.sweep.subprocess_worker import WorkerEnded, describe_exit, start_process
 from mlm.launch.sweep.sweep_state import LOG_PREFIX, SweepDisplay, is_done, read_state
@@ -148,13 +148,11 @@ class SweepRunner:
 
     def choose_points(self, available: Sequence[config.Config], last_program, other_programs) -> list[config.Config]:
         """The points of the program compiled last, else of the first that no worker uses, else of the largest."""
-        groups = {}
-        for cfg in available:
-            groups.setdefault(self.programs[cfg.workdir], []).append(cfg)
-        if last_program in groups:
-            return groups[last_program]
-        unused = [group for group_program, group in groups.items() if group_program not in other_programs]
-        return unused[0] if unused else max(groups.values(), key=len)
+        by_program = groups.group_values((self.programs[cfg.workdir], cfg) for cfg in available)
+        if last_program in by_program:
+            return by_program[last_program]
+        unused = [points for one, points in by_program.items() if one not in other_programs]
+        return unused[0] if unused else max(by_program.values(), key=len)
 
     def read_answers(self) -> None:
         """Waits a moment for answers of workers, and for their end."""

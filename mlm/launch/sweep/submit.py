@@ -20,7 +20,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import buckets, config, errors, fields, files
+from mlm.base import buckets, config, errors, fields, files, groups
 from mlm.data.rows import pack
 from mlm.launch import code_snapshot
 from mlm.launch.cluster import CLUSTERS
@@ -55,18 +55,15 @@ class Sweep(NamedTuple):
 
 def group_points(points: Sequence, max_running: int, points_per_command: int) -> list[list]:
     """Groups of points of one program, in their order, each of at most `points_per_command` (0: any number)."""
-    by_program: dict = {}
-    for cfg in points:
-        by_program.setdefault(program.make_static_config(cfg), []).append(cfg)
-    groups = [
+    divided = [
         group[i : i + (points_per_command or len(group))]
-        for group in by_program.values()
+        for group in groups.group_values((program.make_static_config(cfg), cfg) for cfg in points).values()
         for i in range(0, len(group), points_per_command or len(group))
     ]
-    while len(groups) < max_running and len(largest := max(groups, key=len, default=[])) > 1:
-        position, half = groups.index(largest), (len(largest) + 1) // 2
-        groups[position : position + 1] = [largest[:half], largest[half:]]
-    return groups
+    while len(divided) < max_running and len(largest := max(divided, key=len, default=[])) > 1:
+        position, half = divided.index(largest), (len(largest) + 1) // 2
+        divided[position : position + 1] = [largest[:half], largest[half:]]
+    return divided
 
 
 def make_sweep_command(verb: str, experiment: str, flags: Sequence[str], points: Sequence = ()) -> tuple[str, ...]:
@@ -200,12 +197,13 @@ def make_sweep_jobs(sweep: Sweep, snapshot: code_snapshot.CodeSnapshot, args) ->
     experiment, *config_paths = map(snapshot.find_copy, filter(None, (sweep.experiment_path, sweep.config_path)))
     flags, num_hosts = [*(f"--config={path}" for path in config_paths), *sweep.flags], count_hosts(args)
     if num_hosts > 1:
-        groups = [[cfg] for cfg in remaining]
+        by_command = [[cfg] for cfg in remaining]
         commands = [make_train_command(cfg, sweep.base_config, config_paths, args) for cfg in remaining]
     else:
-        groups = group_points(remaining, args.max_running, args.points_per_command)
-        commands = [make_sweep_command("run", experiment, [*flags, *sweep.training_flags], group) for group in groups]
-    points = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in groups)
+        by_command = group_points(remaining, args.max_running, args.points_per_command)
+        run_flags = [*flags, *sweep.training_flags]
+        commands = [make_sweep_command("run", experiment, run_flags, group) for group in by_command]
+    points = tuple(tuple(Path(cfg.workdir).name for cfg in group) for group in by_command)
     name = make_job_name(sweep.root.name, (str(files.make_absolute(sweep.root)), len(submitted), points))
     num_running = max(1, min(args.max_running, len(commands)))
     content = f"{len(remaining)} points in {len(commands)} commands, at most {num_running} at a time"

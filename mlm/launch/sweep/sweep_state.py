@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from mlm.base import conditional_fields, config, errors, fields, files, phases
+from mlm.base import conditional_fields, config, errors, fields, files, groups, phases
 from mlm.base.estimates import read_scores
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import log, resolution
@@ -74,7 +74,7 @@ def read_failure(cfg: config.Config) -> tuple[str, str]:
     except (FileNotFoundError, NotADirectoryError):
         return "", ""
     except (OSError, UnicodeDecodeError) as error:
-        return "", f"{path} is damaged: {files.describe_error(error)}; {REDO_HINT}"
+        return "", f"{path} is damaged: {errors.describe_error(error)}; {REDO_HINT}"
     return message, "" if message else f"{path} is damaged: it is empty; {REDO_HINT}"
 
 
@@ -167,12 +167,10 @@ def describe_unmatched_runs(points: Sequence[config.Config]) -> str:
 
 def describe_failures(failures: Mapping[str, str]) -> list[str]:
     """A title, and a line for each error (by workdir): the first point that it ended, and how many others."""
-    workdirs_by_error: dict[str, list[str]] = {}
-    for workdir, error in failures.items():
-        workdirs_by_error.setdefault(error.partition(LOG_PREFIX)[0], []).append(workdir)
+    by_error = groups.group_values((error.partition(LOG_PREFIX)[0], workdir) for workdir, error in failures.items())
     lines = [
         f"{workdirs[0]}{f' and {more:,} more' if (more := len(workdirs) - 1) else ''}: {failures[workdirs[0]]}"
-        for workdirs in workdirs_by_error.values()
+        for workdirs in by_error.values()
     ]
     return [f"{len(failures)} failed; the same command tries again:", *lines] if failures else []
 

@@ -33,7 +33,7 @@ def open_tensors(folder: Path) -> Iterator[dict[str, Any]]:
             yield {name: file for file in opened for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError) as error:
         raise errors.ConfigError(
-            f"{path}: cannot be read ({files.describe_error(error)}); expected a complete safetensors file"
+            f"{path}: cannot be read ({errors.describe_error(error)}); expected a complete safetensors file"
         ) from None
 
 

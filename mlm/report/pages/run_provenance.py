@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mlm.base.groups import group_values
 from mlm.report import series
 
 UNKNOWN, NONE = "not known", "none"
@@ -26,13 +27,12 @@ def collect_provenance(results: Sequence[dict]) -> RunProvenance:
     runs = [describe_run(records) for records in starts]
     same, mixed = {}, {}
     for name in dict.fromkeys(name for run in runs for name in run):
-        groups = {}
-        for run, result in zip(runs, results, strict=True):
-            groups.setdefault(run.get(name, UNKNOWN), []).append(series.group_name(result))
-        if len(groups) == 1:
-            same[name] = next(iter(groups))
+        pairs = zip(runs, results, strict=True)
+        by_value = group_values((run.get(name, UNKNOWN), series.group_name(result)) for run, result in pairs)
+        if len(by_value) == 1:
+            same[name] = next(iter(by_value))
         else:
-            mixed[name] = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
+            mixed[name] = dict(sorted(by_value.items(), key=lambda item: -len(item[1])))
     start_times = [format_minute(records[0].get("time")) for records in starts]
     end_times = [format_minute(records[-1].get("ended")) for records in starts]
     different = [{name: run.get(name, UNKNOWN) for name in mixed} for run in runs]

@@ -288,7 +288,7 @@ def restore(
 def _make_error(name: str, error: Exception) -> Exception:
     if message := buckets.describe_error(error):
         return buckets.BucketError(f"{name}: {message}")
-    return files.DamagedFile(f"{name} is damaged: {files.describe_error(error)}")
+    return files.DamagedFile(f"{name} is damaged: {errors.describe_error(error)}")
 
 
 def _make_restore_target(cfg, program):

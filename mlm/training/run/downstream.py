@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mlm.base import config, errors, fields
+from mlm.base import config, errors, fields, text_files
 from mlm.data.tasks import tasks
 
 GRID_FIELDS = ("learning_rates", "epochs", "batch_sizes")
@@ -13,11 +13,6 @@ RESERVED_FIELDS = (
     *("init.run", "init.run_sha256", "init.hub", "init.hub_sha256"),
 )
 FROM_SCRATCH = "from_scratch"  # stands in a variant like NAME=VALUE: without the run's parameters
-
-
-def parse_tasks(cfg: config.Config) -> tuple[str, ...]:
-    """The names of the tasks, in their order."""
-    return tuple(name.strip() for name in cfg.downstream.tasks.split(",")) if cfg.downstream.tasks.strip() else ()
 
 
 def parse_variants(cfg: config.Config) -> tuple[str, ...]:
@@ -48,11 +43,12 @@ def parse_variant(variant: str) -> dict[str, Any]:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.downstream that no run could use; reads no file."""
     settings, field = cfg.downstream, "config.downstream"
-    for name in parse_tasks(cfg):
+    task_names = text_files.split_names(settings.tasks)
+    for name in task_names:
         errors.require_one_of(f"{field}.tasks", name, [*tasks.LANGUAGE_TASKS, *tasks.TASKS])
-    for name, values in (("tasks", parse_tasks(cfg)), ("variants", parse_variants(cfg))):
+    for name, values in (("tasks", task_names), ("variants", parse_variants(cfg))):
         errors.require(len({*values}) == len(values), f"{field}.{name}", getattr(settings, name), "each once")
-    file_task = next((name for name in parse_tasks(cfg) if name not in tasks.LANGUAGE_TASKS), None)
+    file_task = next((name for name in task_names if name not in tasks.LANGUAGE_TASKS), None)
     expected = f"the folder that holds a folder {file_task!r} with the task's files, since {field}.tasks has it"
     errors.require_field(cfg, "downstream.path", file_task is None or bool(settings.path.strip()), expected)
     for name in GRID_FIELDS:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mlm.base import config, errors, fields, files
+from mlm.base import config, errors, fields, files, text_files
 from mlm.data.rows import pack
 from mlm.data.tasks import splits, tasks
 from mlm.training.run import downstream, inheritance, pretrained_folder, resolution
@@ -57,7 +57,7 @@ def list_trials(cfg: config.Config) -> list[Trial]:
     return [
         Trial(task, variant, rate, epochs, size, seed)
         for task, variant, size, epochs, rate, seed in itertools.product(
-            downstream.parse_tasks(cfg),
+            text_files.split_names(cfg.downstream.tasks),
             downstream.parse_variants(cfg),
             settings.batch_sizes,
             settings.epochs,

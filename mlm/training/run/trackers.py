@@ -20,6 +20,7 @@ from absl import logging
 
 from mlm.base import config, errors, extras, fields, files, warnings_
 from mlm.base.storage import get_storage
+from mlm.base.text_files import split_names
 from mlm.training.run.directory import RunDirectory
 
 DEFAULT_PROJECT = "mlm"  # of Weights & Biases, and experiment of MLflow
@@ -188,12 +189,6 @@ def _import(name):
     return extras.import_extra("mlflow", "mlflow", field)
 
 
-def parse_names(cfg: config.Config) -> tuple[str, ...]:
-    """The names of the trackers, each once, in their order."""
-    names = (name.strip() for name in cfg.train.trackers.split(","))
-    return tuple(dict.fromkeys(names)) if cfg.train.trackers.strip() else ()
-
-
 def is_usable(name: str) -> bool:
     """Whether a tracker can be used: without the package tensorboardX TensorBoard has no events."""
     if name != "tensorboard" or extras.is_installed("tensorboardX"):
@@ -205,13 +200,13 @@ def is_usable(name: str) -> bool:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for an unknown tracker; imports no tracker's package."""
-    for name in parse_names(cfg):
+    for name in split_names(cfg.train.trackers):
         errors.require_one_of("config.train.trackers", name, TRACKERS)
 
 
 def check_installed(cfg: config.Config) -> None:
     """Raises ConfigError if a package but TensorBoard's is missing, or a tracker cannot use the directory."""
-    packages = {name: _import(name) for name in parse_names(cfg) if name != "tensorboard"}
+    packages = {name: _import(name) for name in split_names(cfg.train.trackers) if name != "tensorboard"}
     if "mlflow" in packages:
         has_store = packages["mlflow"].is_tracking_uri_set() or not get_storage(cfg.workdir).is_remote
         expected = "a store in the environment variable MLFLOW_TRACKING_URI, since config.workdir is on a bucket"
@@ -235,7 +230,7 @@ class Trackers:
         self.opened, new_states = [], dict(states)
         with contextlib.ExitStack() as stack:  # if one cannot be opened
             stack.callback(self.close, RunStatus.FAILED)
-            for name in filter(is_usable, parse_names(cfg)):
+            for name in filter(is_usable, dict.fromkeys(split_names(cfg.train.trackers))):
                 state = states.get(name, {"run_id": None, "last_steps": {}})
                 tracker = TRACKERS[name](cfg, start_step, events_folder, state["run_id"])
                 last_steps = {}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax.tree_util import tree_map_with_path
 
-from mlm.base import config, errors, types
+from mlm.base import config, errors, text_files, types
 from mlm.base.conditional_fields import list_registry_conditions
 from mlm.training.step import trainable
 from mlm.training.step.optimizers import OPTIMIZERS, ParameterGroup, Transformation, find_group
@@ -42,7 +42,7 @@ def check(optim: config.Optim, steps: int) -> None:
     """Raises ConfigError for a config.optim that no run of this many steps could use."""
     name = "config.optim"
     errors.require_one_of(f"{name}.optimizer", optim.optimizer, list(OPTIMIZERS))
-    for group in split_decay_groups(optim):
+    for group in text_files.split_names(optim.decay_groups):
         errors.require_one_of(f"{name}.decay_groups", group, list(ParameterGroup))
     if optim.schedule == "wsd":
         parts = optim.warmup_fraction + optim.decay_fraction
@@ -104,11 +104,6 @@ def build_schedule(optim: config.Optim, steps: int) -> Callable[[types.Array], j
     decay_schedule = decay_schedules[optim.schedule]
     # The first update is made at 1/num_warmup of the peak, not at 0, which would waste it.
     return lambda step: jnp.where(step < num_warmup, (step + 1) / max(num_warmup, 1), decay_schedule(step - num_warmup))
-
-
-def split_decay_groups(optim: config.Optim) -> list[str]:
-    """The names in config.optim.decay_groups."""
-    return [name.strip() for name in optim.decay_groups.split(",")] if optim.decay_groups.strip() else []
 
 
 def clip_by_global_norm(max_norm: float) -> Transformation:
@@ -189,7 +184,7 @@ def build_optimizer(
     """
     optim, steps, embedding_steps = cfg.optim, cfg.train.steps, cfg.init.embedding_steps
     schedule = build_schedule(optim, steps)
-    groups = split_decay_groups(optim)
+    groups = text_files.split_names(optim.decay_groups)
     is_decayed = lambda path, leaf: find_group(path, leaf) in groups
     decay = optax.add_decayed_weights(hparams.weight_decay, functools.partial(tree_map_with_path, is_decayed))
     starts_late = lambda step: jnp.where(step < embedding_steps, 0.0, 1.0)
