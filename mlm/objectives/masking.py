@@ -174,6 +174,15 @@ def build_sampler(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callab
     return sample
 
 
+def drop_unpredicted(mask: config.Mask, masked: MaskedBatch) -> MaskedBatch:
+    """The masks with the first slots alone, which all predictions fit into; words may exceed any number of slots."""
+    if not mask.predict_rate or mask.unit != "token":
+        return masked
+    num_slots = count_slots(mask.predict_rate / mask.masks_per_example, masked.ids_BxL.shape[1])
+    names = ("positions_BxK", "targets_BxK", "weights_BxK")
+    return masked._replace(**{name: getattr(masked, name)[:, :num_slots] for name in names})
+
+
 def count_tokens(masked: MaskedBatch, text: types.Tokens, mask_index=0) -> dict[str, jax.Array]:
     """Sums of each example, float32: "eligible" and "corrupted" tokens, and all "tokens"; 0 but for its first mask."""
     tokens_B = (text.segments_BxL > 0).sum(-1)
@@ -238,9 +247,9 @@ def corrupt_tokens(
     traced.
 
     An example has `num_masks` disjoint masks, of which this call makes one: each corrupts exactly
-    floor(rate * eligible + U) tokens, of which floor(predict_rate / num_masks * eligible + U) are predicted, with the
-    same U(0,1). One mask so predicts a random part of what it corrupts; several predict more than each corrupts, for a
-    pass through the model each. The output layer works on all slots, predicted or not.
+    floor(rate * eligible + U) tokens, of which the first floor(predict_rate / num_masks * eligible + U) are predicted,
+    with the same U(0,1). One mask so predicts a random part of what it corrupts; several predict more than each
+    corrupts, for a pass through the model each.
 
     Args:
         rate: share of the eligible tokens to corrupt; None: any number from 1 to all, each equally likely.
