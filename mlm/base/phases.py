@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mlm.base import batch_warmup, errors, fields
 from mlm.base.config import Config
 from mlm.base.fields import DerivedField
@@ -58,6 +60,31 @@ def _make_phase_config(cfg: Config, number: int) -> Config:
     if "mask.rate" in changes and cfg.mask.max_rate == cfg.mask.rate:
         changes["mask.max_rate"] = changes["mask.rate"]
     return fields.override(cfg, changes | ONE_PHASE)
+
+
+def average_rates(cfg: Config) -> list[Phase]:
+    """The phases, each with the mean masking rate of its examples for good: it decides what a scheduled one costs."""
+    return [phase._replace(cfg=_average_rate(phase)) for phase in list_phases(cfg)]
+
+
+def _average_rate(phase: Phase) -> Config:
+    mask, train = phase.cfg.mask, phase.cfg.train
+    if mask.schedule == "constant":
+        return phase.cfg
+    steps = np.arange(phase.first_step, max(phase.end_step, phase.first_step + 1))
+    progress = (steps + 0.5) / max(train.steps, 1)  # the mean of a run is halfway
+    progress = (1 - np.cos(np.pi * progress)) / 2 if mask.schedule == "cosine" else progress
+    mean = float(np.average(progress, weights=batch_warmup.count_microbatches(train, steps)))
+    rate = mask.rate + (mask.final_rate - mask.rate) * mean
+    return fields.override(phase.cfg, {"mask.rate": rate, "mask.schedule": "constant", "mask.final_rate": 0.0})
+
+
+def compute_mean_rate(cfg: Config) -> float:
+    """The masking rate of a run, mean over its tokens."""
+    rates = [phase.cfg.mask.rate for phase in average_rates(cfg)]
+    parts = _split_batches(cfg, range(cfg.train.steps))
+    tokens = [num * phase.cfg.train.batch_size * phase.cfg.pack.seq_len for phase, num in parts]
+    return float(np.average(rates, weights=tokens))
 
 
 def select_model(cfg: Config, step: int) -> Config:

@@ -126,8 +126,8 @@ def derive_static_keys(hparams: types.TracedHparams, batch: types.Batch):
 
 
 def estimate_predict_rate(mask: config.Mask) -> float:
-    """The share of the eligible tokens that a step predicts, mean over the run; any schedule averages to halfway."""
-    return mask.predict_rate or mask.masks_per_example * (mask.rate + (mask.final_rate or mask.rate)) / 2
+    """The share of the eligible tokens that a step predicts; of masks without a schedule."""
+    return mask.predict_rate or mask.masks_per_example * mask.rate
 
 
 def sample_masks(

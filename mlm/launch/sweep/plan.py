@@ -135,7 +135,7 @@ def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Itera
 def list_phase_points(points: dict[str, config.Config]) -> Iterator[tuple[str, phases.Phase]]:
     """The points, each phase of one with phases as a point of its own: a step of each has to fit."""
     for name, cfg in points.items():
-        for phase in phases.list_phases(cfg):
+        for phase in phases.average_rates(cfg):
             if phase.end_step > phase.first_step or not cfg.train.steps:
                 yield f"{name}, phase {phase.number + 1}" if cfg.phases.shares else name, phase
 
