@@ -78,7 +78,7 @@ def build_table(
         *MARKS,
         Column(EVALUATION_SET, "evaluation set", note=note),
         *COST_COLUMNS,
-        Column("sources", "sources"),
+        Column("sources", "sources", note="Sources: shares and epochs of the examples drawn, however long."),
         *(() if has_own_rates else RATE_COLUMNS),
         *build_score_columns(results),
         *evaluations.values(),

@@ -102,13 +102,13 @@ def list_shortfalls(configs: Iterable[config.Config]) -> list[str]:
 
 
 def list_repetitions(configs: Iterable[config.Config]) -> list[str]:
-    """How often each source of each point's corpus file is repeated; packs their text."""
+    """The share and the epochs of each source of each point's corpus file; packs their text."""
     lines = []
     for cfg in configs:
         if cfg.data.sources and cfg.train.steps:
             segments = mixture.list_segments(cfg, pack.load_dataset(cfg), pack.load_dataset)
-            found = mixture.describe_sources(segments, cfg.train.steps).items()
-            shares = ", ".join(f"{name} {one['share']:.1%}, {one['epochs']:.3g} epochs" for name, one in found)
+            each = mixture.describe_sources(segments, cfg.train.steps).items()
+            shares = ", ".join(f"{name} {x['share']:.1%} of examples, {x['epochs']:.3g} epochs" for name, x in each)
             lines.append(f"{Path(cfg.workdir).name}: {shares}")
     return lines
 
