@@ -10,11 +10,12 @@ import pytest
 from small import PLAIN, make_dataset_info, small_config, state_of
 from test_step import uneven
 
-from mlm.base import batch_warmup, config, fields, files
+from mlm.base import batch_warmup, config, fields, files, phases
 from mlm.base.types import BatchSums
 from mlm.data.rows import loader, mixture
 from mlm.launch.cluster import accelerators
 from mlm.launch.sweep import budget, plan
+from mlm.objectives import masking
 from mlm.training.compilation import cost
 from mlm.training.run import extension, log
 from mlm.training.step import program, sharding, update
@@ -128,6 +129,22 @@ def test_flops_and_budgets_follow_the_microbatches_of_each_phase(tmp_path, monke
     found = [[row["tokens"], row["flops"]] for row in plan.plan_points({"a": grown}, options)]
     expected = np.repeat([[used[:40].sum()], [used[40:].sum()], [used.sum()]], 2, axis=1)
     np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_mean_masking_rate_and_a_budget_of_predictions_are_of_the_tokens_that_steps_use(tmp_path, schedule):
+    """Of batches that grow, and are smaller in the first phase, while the rate falls."""
+    falls = {"mask__schedule": schedule, "mask__rate": 0.5, "mask__final_rate": 0.1}
+    changes = {"train__steps": 800, "train__batch_warmup_fraction": 1.0, "train__batch_size": 16}
+    changes |= {"phases__shares": (0.5, 0.5), "phases__batch_size": (8, 16)}
+    cfg = small_config(**WARMUP | changes | falls)
+    used = batch_warmup.count_microbatches(cfg.train, np.arange(800)) / PARTS * np.repeat((8, 16), 400)
+    hparams, progress = program.make_train_hparams(cfg), np.arange(800) / 800
+    masked = used * np.asarray(masking.schedule_rate(hparams, progress).objective["rate"])
+    assert phases.compute_mean_rate(cfg) == pytest.approx(masked.sum() / used.sum(), rel=2e-3)
+    plain = small_config(mask__rate=0.25, train__steps=800, train__batch_size=8)
+    _, longer = budget.apply_budget([plain, cfg], "predictions", tmp_path)
+    assert longer.train.steps == pytest.approx(800 * 0.25 * 8 / masked.mean(), rel=5e-3)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The headline of a sweep: the best model first, told from another only where a corrected test tells them apart."""
 
+import copy
 import math
 import random
 import re
@@ -11,7 +12,7 @@ import pytest
 
 from experiments import architectures
 from mlm.base import estimates
-from mlm.report import compare, headline, series, summary, table
+from mlm.report import compare, headline, row_charts, series, summary, table
 
 
 def make(results):
@@ -134,6 +135,32 @@ def test_a_run_whose_stored_loss_is_nan_is_never_the_best(results, place):
     assert make(runs).sentence.startswith(f"{names[0]} is ") and make(runs[::-1]).row_kinds == {0: "best", 3: "rule"}
     assert make(runs).table.rows[3:] == make(results).table.rows[3:]  # references
     assert all(map(summary.describe_unigram, broken))
+
+
+@pytest.mark.parametrize("rate", ["0.15", "0.5", ""])
+def test_stored_nan_scores_have_no_cell_and_change_no_other_s_color(results, rate):
+    """Of one model by the rate of evaluation, and of all models: then no chart has data, and no row is the best."""
+    runs = copy.deepcopy(results)
+    for run in runs[:2] if rate else runs:
+        by_rate = run["evaluations"]["mask_rates"]
+        for values in [by_rate[rate]] if rate else [run["evaluation"], *by_rate.values()]:
+            values |= {"loss": math.nan, "excess_loss": math.nan}
+    found, whole = (
+        [chart.spec["data"]["values"] for chart in row_charts.build_heat_maps(each)] for each in (runs, results)
+    )
+    assert bool(found) == bool(rate)
+    if rate:
+        percent = f"{100 * float(rate):g}"
+        left = [cell for cell in whole[0] if (cell["row"], cell["rate"]) != (0, percent)]
+        nearest = min(cell["distance"] for cell in left if cell["rate"] == percent)
+        expected = [cell | {"distance": cell["distance"] - nearest * (cell["rate"] == percent)} for cell in left]
+        assert found[0] == [cell | {"distance": pytest.approx(cell["distance"])} for cell in expected]
+        return
+    rows, columns = architectures.table(runs)
+    compared = [row | {"difference": row["excess_loss"], "p": 1.0} for row in rows if "seeds" in row]
+    columns = [*columns, table.Column("difference", "difference", "+.3f"), table.Column("p", "p", ".2g")]
+    made = headline.build_headline(runs, compared, columns, series.group_runs(runs), [])
+    assert made.sentence.startswith("None of 3 differences (difference) is more than chance (p below 0.05). ")
 
 
 def test_an_evaluation_of_fewer_than_half_of_the_models_has_no_column(results):

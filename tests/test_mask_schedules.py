@@ -7,22 +7,24 @@ import jax
 import numpy as np
 import optax
 import pytest
-from small import PLAIN, batch, small_config, small_program, state_of
+from small import PLAIN, VOCAB, batch, small_config, small_program, state_of
 
 from mlm.base import config, fields
 from mlm.objectives import masking
+from mlm.training.compilation import cost
 from mlm.training.step import program, sharding, update
 
 STEPS, ROWS = 4, 8
 
 
 @functools.cache
-def compile_step(views):
+def compile_step(views, predict):
     """The train step of a small model with room for a rate of 0.8 / views, its first state, and its traces."""
     cfg = small_config(
         "feedforward",
         "bag",
-        mask__max_rate=0.8 / views,
+        mask__rate=0.8 / views,
+        mask__predict_rate=predict,
         mask__masks_per_example=views,
         train__steps=STEPS,
         train__batch_size=ROWS,
@@ -40,9 +42,9 @@ def compile_step(views):
     return cfg, made, jax.jit(train_step), state, traces
 
 
-def sums(views=1, **changes):
+def sums(views=1, predict=0.0, **changes):
     """The sums of each of STEPS steps of a run whose knobs are those of the fields changed."""
-    cfg, _, train_step, state, _ = compile_step(views)
+    cfg, _, train_step, state, _ = compile_step(views, predict)
     cfg = fields.override(cfg, {name.replace("__", "."): value for name, value in changes.items()})
     found = []
     for number in range(STEPS):
@@ -71,27 +73,32 @@ def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule
     np.testing.assert_allclose(realised, rates, atol=1 / 13)
     up = sums(mask__schedule="linear", mask__rate=0.2, mask__final_rate=0.6)
     assert up[0].weight["mlm"] < up[1].weight["mlm"] < up[3].weight["mlm"]
-    assert len(compile_step(1)[-1]) == 1
+    assert len(compile_step(1, 0.0)[-1]) == 1
 
 
 @pytest.mark.exhaustive(but=("2-0.3-0.6",))
 @pytest.mark.parametrize(
     ("views", "rate", "predict"), [(1, 0.6, 0.2), (1, 0.6, 0.6), (2, 0.3, 0.6), (2, 0.4, 0.6), (2, 0.3, 0.0)]
 )
-def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
-    for one in sums(views, mask__rate=rate, mask__predict_rate=predict):
+def test_corruption_and_prediction_are_apart_and_a_slot_that_is_not_predicted_is_not_scored(views, rate, predict):
+    rates = {"mask__rate": rate, "mask__predict_rate": predict}
+    for one, of_all_slots in zip(sums(views, predict, **rates), sums(views, **rates), strict=True):
+        assert one.weight == of_all_slots.weight
+        assert one.loss["mlm"] == pytest.approx(of_all_slots.loss["mlm"], rel=1e-6)
         eligible = one.sums["eligible"]
         assert eligible == 13 * ROWS  # of the rows, once, however many views they have
         assert one.sums["corrupted"] / eligible == pytest.approx(rate, abs=1 / 13)
         share = masking.estimate_predict_rate(config.Mask(rate=rate, predict_rate=predict, masks_per_example=views))
         assert share == pytest.approx(predict or views * rate)
         assert one.weight["mlm"] / eligible == pytest.approx(share, abs=views / 13)
-    assert len(compile_step(views)[-1]) == 1
+    assert len(compile_step(views, predict)[-1]) == len(compile_step(views, 0.0)[-1]) == 1
+    flops = [cost.count_step_flops(compile_step(views, share)[0], VOCAB) for share in (predict, 0.0)]
+    assert (flops[0] < flops[1]) == (0 < predict < 0.8)
 
 
 @pytest.mark.exhaustive
 def test_a_step_of_two_views_is_one_update_from_both():
-    cfg, made, train_step, state, _ = compile_step(2)
+    cfg, made, train_step, state, _ = compile_step(2, 0.0)
     knobs, rows = program.make_train_hparams(cfg), batch(ROWS, pad=0)
     key_B = update.make_example_keys(knobs.seed, state.step, rows.index_B)
 
@@ -122,7 +129,7 @@ def test_static_masks_return_with_their_epoch(views):
     assert len(set(lost[1])) == 1
     assert lost[2][:2] == lost[2][2:] == lost[STEPS][:2] and lost[2][0] == lost[1][0]
     assert len(set(lost[2])) == 2 and len(set(lost[STEPS])) == len(set(lost[0])) == STEPS
-    assert len(compile_step(views)[-1]) == 1
+    assert len(compile_step(views, 0.0)[-1]) == 1
 
 
 def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_is_new():

@@ -203,7 +203,9 @@ def test_phases_give_the_run_the_fields_of_the_last(tmp_path):
     ):
         make_config(tmp_path, model__positions="learned")
     assert phases.list_phases(last.cfg)[0].cfg is last.cfg
-    assert plan.list_repetitions([cfg]) == ["run: letters 66.7%, 0.263 epochs, digits 33.3%, 0.375 epochs"]
+    assert plan.list_repetitions([cfg]) == [
+        "run: letters 66.7% of examples, 0.263 epochs, digits 33.3% of examples, 0.375 epochs"
+    ]
     with pytest.raises(errors.ConfigError, match=r"pack.seq_len = 64: expected 16, the last of config.phases.seq_len"):
         make_config(tmp_path, pack__seq_len=64)
     with pytest.raises(errors.ConfigError, match=r"phases, phase 1: config.pack.seq_len = 1024: expected at most"):

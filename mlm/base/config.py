@@ -389,7 +389,7 @@ class Mask:
         "highest masking rate of the compiled step; 0: the higher of rate and final_rate. Runs with the same one share "
         "a program, but each spends the output layer's compute for this rate",
     )
-    predict_rate: Fraction = field(0.0, "share of an example's tokens that is predicted; 0: all masked", role=TRACED)
+    predict_rate: Fraction = field(0.0, "share of an example's tokens that is predicted; 0: all masked")
     masks_per_example: PositiveInt = field(
         0, "disjoint masks of an example in a step, each with a pass; 0: predict_rate / rate, rounded up"
     )

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mlm.base import batch_warmup, errors, fields
 from mlm.base.config import Config
 from mlm.base.fields import DerivedField
@@ -60,6 +62,28 @@ def _make_phase_config(cfg: Config, number: int) -> Config:
     return fields.override(cfg, changes | ONE_PHASE)
 
 
+def average_rates(cfg: Config) -> list[Phase]:
+    """The phases, each with the mean masking rate of its examples for good: it decides what a scheduled one costs."""
+    averaged = list[Phase]()
+    for phase in list_phases(cfg):
+        mask, steps = phase.cfg.mask, np.arange(phase.first_step, max(phase.end_step, phase.first_step + 1))
+        progress = (steps + 0.5) / max(cfg.train.steps, 1)  # the mean of a run is halfway
+        progress = (1 - np.cos(np.pi * progress)) / 2 if mask.schedule == "cosine" else progress
+        mean = float(np.average(progress, weights=batch_warmup.count_microbatches(cfg.train, steps)))
+        rate = mask.rate + ((mask.final_rate or mask.rate) - mask.rate) * mean
+        changes = {"mask.rate": rate, "mask.schedule": "constant", "mask.final_rate": 0.0}
+        averaged.append(phase._replace(cfg=fields.override(phase.cfg, changes)))
+    return averaged
+
+
+def compute_mean_rate(cfg: Config) -> float:
+    """The masking rate of a run, mean over its tokens."""
+    rates = [phase.cfg.mask.rate for phase in average_rates(cfg)]
+    parts = _split_batches(cfg, range(cfg.train.steps))
+    tokens = [num * phase.cfg.train.batch_size * phase.cfg.pack.seq_len for phase, num in parts]
+    return float(np.average(rates, weights=tokens))
+
+
 def select_model(cfg: Config, step: int) -> Config:
     """The config with the model as it is in the phase of a step, counted from 1: phases may have their rotary bases."""
     *earlier, last = list_phases(cfg)
@@ -69,12 +93,8 @@ def select_model(cfg: Config, step: int) -> Config:
 
 def count_work(cfg: Config, steps: range) -> float:
     """How many batches of the last phase's tokens these steps, counted from 0, use: their time is about as much."""
-    if not cfg.phases.shares:
-        return batch_warmup.count_batches(cfg.train, steps)
-    last, work = cfg.train.batch_size * cfg.pack.seq_len, 0.0
-    for phase, num_batches in _split_batches(cfg, steps):
-        work += num_batches * (phase.cfg.train.batch_size * phase.cfg.pack.seq_len) / last
-    return work
+    last, parts = cfg.train.batch_size * cfg.pack.seq_len, _split_batches(cfg, steps)
+    return sum(num * (phase.cfg.train.batch_size * phase.cfg.pack.seq_len) / last for phase, num in parts)
 
 
 def count_examples(cfg: Config, steps: range) -> float:

@@ -126,8 +126,8 @@ def derive_static_keys(hparams: types.TracedHparams, batch: types.Batch):
 
 
 def estimate_predict_rate(mask: config.Mask) -> float:
-    """The share of the eligible tokens that a step predicts, mean over the run; any schedule averages to halfway."""
-    return mask.predict_rate or mask.masks_per_example * (mask.rate + (mask.final_rate or mask.rate)) / 2
+    """The share of the eligible tokens that a step predicts; of masks without a schedule."""
+    return mask.predict_rate or mask.masks_per_example * mask.rate
 
 
 def sample_masks(
@@ -172,6 +172,15 @@ def build_sampler(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callab
         return sample_masks(key_B, batch.text.ids_BxL, hparams, **settings)
 
     return sample
+
+
+def drop_unpredicted(mask: config.Mask, masked: MaskedBatch) -> MaskedBatch:
+    """The masks with the first slots alone, which all predictions fit into; words may exceed any number of slots."""
+    if not mask.predict_rate or mask.unit != "token":
+        return masked
+    num_slots = count_slots(mask.predict_rate / mask.masks_per_example, masked.ids_BxL.shape[1])
+    names = ("positions_BxK", "targets_BxK", "weights_BxK")
+    return masked._replace(**{name: getattr(masked, name)[:, :num_slots] for name in names})
 
 
 def count_tokens(masked: MaskedBatch, text: types.Tokens, mask_index=0) -> dict[str, jax.Array]:
@@ -238,9 +247,9 @@ def corrupt_tokens(
     traced.
 
     An example has `num_masks` disjoint masks, of which this call makes one: each corrupts exactly
-    floor(rate * eligible + U) tokens, of which floor(predict_rate / num_masks * eligible + U) are predicted, with the
-    same U(0,1). One mask so predicts a random part of what it corrupts; several predict more than each corrupts, for a
-    pass through the model each. The output layer works on all slots, predicted or not.
+    floor(rate * eligible + U) tokens, of which the first floor(predict_rate / num_masks * eligible + U) are predicted,
+    with the same U(0,1). One mask so predicts a random part of what it corrupts; several predict more than each
+    corrupts, for a pass through the model each.
 
     Args:
         rate: share of the eligible tokens to corrupt; None: any number from 1 to all, each equally likely.

@@ -68,6 +68,7 @@ def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: 
     def forward(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=train, mask_index=mask_index)
+        masked = masking.drop_unpredicted(cfg.mask, masked) if train else masked
         masked_text, key_B = text._replace(ids_BxL=masked.ids_BxL), dropout_key_B if train else None
         if train and isinstance(teacher, types.Model):
             losses, h_BxLxD = distillation.compute_losses(

@@ -329,10 +329,12 @@ def describe_differences(
     count = f"{len(clear) or 'None'} of {format_count(len(compared), 'difference')} ({title})"
     found = f"{count} {'is' if len(clear) < 2 else 'are'} more than chance (p below {MAX_P:g})"
     found += f"{', the largest' if len(clear) > MAX_NAMED else ''}: {join_names(largest)}" if clear else ""
-    signs = {math.copysign(1, row[DIFFERENCE].mean) for row in compared}
-    if not clear and len(compared) > 1 and len(signs) == 1:
-        found += f", though all are {'positive' if signs == {1} else 'negative'}"
+    for sign, word in ((1, "positive"), (-1, "negative")):
+        if not clear and len(compared) > 1 and all(sign * row[DIFFERENCE].mean > 0 for row in compared):
+            found += f", though all are {word}"
     scored = [row for row in models if is_measured(row, primary)]
+    if not scored:
+        return f"{found}."
     best = max(scored, key=lambda row: primary.better * row[primary.name].mean)
     order = "Lowest" if primary.better < 0 else "Highest"
     end = f"{order} in the mean: {name_row(best, names)}, {describe_score(best, primary)}."

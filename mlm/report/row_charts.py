@@ -47,10 +47,13 @@ def build_heat_maps(results: Sequence[dict]) -> list[RowChart]:
         return []
     names, percents = [line.name for line in lines], lines[0].x
     mean_GxR = np.array([[value.mean for value in line.y] for line in lines])
-    distance_GxR = abs(mean_GxR - (mean_GxR.max(0) if score.better > 0 else mean_GxR.min(0))).tolist()
+    best_R = np.fmax.reduce(mean_GxR) if score.better > 0 else np.fmin.reduce(mean_GxR)  # of those that are no NaN
+    distance_GxR = abs(mean_GxR - best_R).tolist()
     cells, rows = [], []
     for row, (line, distances) in enumerate(zip(lines, distance_GxR, strict=True)):
         for percent, value, distance in zip(percents, line.y, distances, strict=True):
+            if math.isnan(value.mean):  # of an old run that diverged
+                continue
             texts = {"mean": format(value.mean, score.format), "bounds": table.format_bounds(value, score.format)}
             cells.append({"row": row, "rate": f"{percent:g}", "distance": distance, **texts})
             rows.append({"group": line.name, "rate": percent, score.name: value})
@@ -71,7 +74,8 @@ def build_heat_maps(results: Sequence[dict]) -> list[RowChart]:
         ],
     }
     min_width = 150 + 75 * len(percents)
-    return [RowChart(f"{score.name}-matrix", "Training by evaluation", spec, rows, {"step": 66}, min_width)]
+    chart = RowChart(f"{score.name}-matrix", "Training by evaluation", spec, rows, {"step": 66}, min_width)
+    return [chart] if cells else []
 
 
 def build_interval_charts(results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column]) -> list[RowChart]:

@@ -2,10 +2,9 @@
 
 import difflib
 import math
-import operator
 from collections.abc import Callable, Sequence
 
-from mlm.base import warnings_
+from mlm.base import phases, warnings_
 from mlm.base.estimates import FRACTION, UNBOUNDED, EvaluationMetric, Score, estimate_mean, read_scores
 from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.report import evaluation_scores, run_columns, series
@@ -29,7 +28,6 @@ RATE_COLUMNS = (
     ),
 )
 MIN_RATE_DIFFERENCE = 0.01  # of the target
-PHASE_SIZES = ("shares", "batch_size", "seq_len")  # whose product is as a phase's tokens
 
 
 def build_table(
@@ -80,7 +78,7 @@ def build_table(
         *MARKS,
         Column(EVALUATION_SET, "evaluation set", note=note),
         *COST_COLUMNS,
-        Column("sources", "sources"),
+        Column("sources", "sources", note="Sources: shares and epochs of the examples drawn, however long."),
         *(() if has_own_rates else RATE_COLUMNS),
         *build_score_columns(results),
         *evaluations.values(),
@@ -110,7 +108,7 @@ def add_masking_rates(rows: Sequence[dict], groups: Sequence[Sequence[dict]]) ->
     """The rows of groups with the masking rates of their training, if one realised rate is not its target."""
     rates = [
         {
-            "target_rate": compute_target_rate(seeds[0]["config"]),
+            "target_rate": phases.compute_mean_rate(series.read_config(seeds[0])),
             "realised_rate": estimate_mean(result["realised_rate"] for result in seeds),
         }
         if all(result["config"].get("objective") == "mlm" and "realised_rate" in result for result in seeds)
@@ -121,16 +119,6 @@ def add_masking_rates(rows: Sequence[dict], groups: Sequence[Sequence[dict]]) ->
     if max(differences, default=0.0) <= MIN_RATE_DIFFERENCE:
         return list(rows)
     return [row | cells for row, cells in zip(rows, rates, strict=True)]
-
-
-def compute_target_rate(config: dict) -> float:
-    """The masking rate of a config: the mean over training, which is halfway for every schedule."""
-    rate = config["mask.rate"]
-    if rates := config.get("phases.mask_rate"):
-        shares, rows, lengths = (config[f"phases.{name}"] or [1] * len(rates) for name in PHASE_SIZES)
-        tokens = [share * num * length for share, num, length in zip(shares, rows, lengths, strict=True)]
-        return sum(map(operator.mul, rates, tokens)) / sum(tokens)
-    return rate if config["mask.schedule"] == "constant" else (rate + config["mask.final_rate"]) / 2
 
 
 def evaluation_set_cell(runs: Sequence[dict], sets: Sequence[series.EvaluationSet]) -> dict:
@@ -181,7 +169,7 @@ def describe_unigram(run: dict) -> list[str]:
 def describe_shortfall(run: dict) -> list[str]:
     """The realised masking rate of a run that masked too little."""
     rate = run.get("realised_rate")
-    is_short = rate is not None and rate < MIN_REALISED_RATE * compute_target_rate(run["config"])
+    is_short = rate is not None and rate < MIN_REALISED_RATE * phases.compute_mean_rate(series.read_config(run))
     return [f"{rate:.3f}"] if is_short else []
 
 

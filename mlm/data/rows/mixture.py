@@ -170,7 +170,7 @@ def count_drawn(segments: Sequence[Segment], step: int) -> tuple[np.ndarray, np.
 
 
 def describe_sources(segments: Sequence[Segment], step: int) -> dict[str, dict[str, float]]:
-    """By source its share of the rows drawn until a step, and its epochs; {} where there is one corpus."""
+    """By source its share of the rows, not tokens, drawn until a step, and its epochs; {} where there is one corpus."""
     rows_S, epochs_S = count_drawn(segments, step)
     return {
         source.name: {"share": float(rows / max(1, rows_S.sum())), "epochs": float(epochs)}

@@ -31,7 +31,7 @@ def apply_budget(
     measure: whether to measure step times that `folder` has not. If not, such a point has UNKNOWN_STEPS; so have all
     points if it is the first.
     """
-    by_point = [phases.list_phases(cfg) for cfg in points]
+    by_point = [phases.average_rates(cfg) for cfg in points]
     phase_costs = iter(BUDGETS[budget]([phase.cfg for own in by_point for phase in own], folder, measure))
     step_costs = []  # each the mean of its phases'
     for cfg, own in zip(points, by_point, strict=True):

@@ -102,13 +102,13 @@ def list_shortfalls(configs: Iterable[config.Config]) -> list[str]:
 
 
 def list_repetitions(configs: Iterable[config.Config]) -> list[str]:
-    """How often each source of each point's corpus file is repeated; packs their text."""
+    """The share and the epochs of each source of each point's corpus file; packs their text."""
     lines = []
     for cfg in configs:
         if cfg.data.sources and cfg.train.steps:
             segments = mixture.list_segments(cfg, pack.load_dataset(cfg), pack.load_dataset)
-            found = mixture.describe_sources(segments, cfg.train.steps).items()
-            shares = ", ".join(f"{name} {one['share']:.1%}, {one['epochs']:.3g} epochs" for name, one in found)
+            each = mixture.describe_sources(segments, cfg.train.steps).items()
+            shares = ", ".join(f"{name} {x['share']:.1%} of examples, {x['epochs']:.3g} epochs" for name, x in each)
             lines.append(f"{Path(cfg.workdir).name}: {shares}")
     return lines
 
@@ -135,7 +135,7 @@ def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Itera
 def list_phase_points(points: dict[str, config.Config]) -> Iterator[tuple[str, phases.Phase]]:
     """The points, each phase of one with phases as a point of its own: a step of each has to fit."""
     for name, cfg in points.items():
-        for phase in phases.list_phases(cfg):
+        for phase in phases.average_rates(cfg):
             if phase.end_step > phase.first_step or not cfg.train.steps:
                 yield f"{name}, phase {phase.number + 1}" if cfg.phases.shares else name, phase
 

@@ -38,7 +38,7 @@ def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
     parameters have no gradient, and the backward pass ends where only they are below. With phases it is their mean.
     """
     total = 0.0
-    for share, phase in zip(cfg.phases.shares or (1.0,), phases.list_phases(cfg), strict=True):
+    for share, phase in zip(cfg.phases.shares or (1.0,), phases.average_rates(cfg), strict=True):
         flops_1, flops_2 = (count_lowered_flops(phase.cfg, vocab_size, rnn_unroll=unroll) for unroll in (1, 2))
         if flops_1 is None or flops_2 is None:
             return None
@@ -54,12 +54,7 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
     """XLA's count for the gradient of one batch's loss, on abstract inputs, with layers unrolled."""
     if cfg.model.cell not in ("elman", "gru", "lstm") and cfg.finetune.head != "bilstm":
         rnn_unroll = 1  # no loop over tokens
-    changes = {
-        "model.scan_unroll": 0,
-        "model.rnn_unroll": rnn_unroll,
-        "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2,
-        **PLAIN_STEP,
-    }
+    changes = {"model.scan_unroll": 0, "model.rnn_unroll": rnn_unroll, "mask.max_rate": cfg.mask.rate, **PLAIN_STEP}
     static_cfg = program.clear_paths(program.make_static_config(fields.override(cfg, changes)))
     num_layers = layers.count_unique_layers(cfg.model)
     if not 0 < cfg.finetune.trainable_layers < num_layers:
