@@ -209,10 +209,8 @@ def test_relations_are_those_of_each_segment_alone_whatever_the_heads_of_both_mo
 def test_the_projections_of_a_layer_are_those_that_its_attention_reads(kernels, dtype):
     """In bfloat16, with activations of either type, norms of the queries, and two layers that run twice, recomputed."""
     changes = {"dtype": "bfloat16", "qk_norm": True, "num_layers": 4, "num_unique_layers": 2, "remat": True}
-    changes |= {"kernels": kernels, "scan_unroll": 1}
-    cfg, text = dataclasses.replace(small_config(**PLAIN).model, **changes), batch().text
-    model = program.MODELS[cfg.family].build(cfg, VOCAB)
-    module = lm.EncoderLM(cfg, VOCAB, "learned", transformer.TransformerEncoder)
+    cfg, text = dataclasses.replace(small_config(**PLAIN).model, kernels=kernels, **changes), batch().text
+    model, module = transformer.build(cfg, VOCAB), lm.EncoderLM(cfg, VOCAB, "learned", transformer.TransformerEncoder)
 
     def project(params):
         _, q_k_v = model.encode_projections(params, text, 3)
