@@ -25,6 +25,7 @@ from small import (
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP
 from mlm.data.language import grammar, hmm, posterior
+from mlm.models import lm, transformer
 from mlm.objectives import masking, token_prediction
 from mlm.objectives import mlm as masked_lm
 from mlm.training.run import checkpoint, initialization, pretrained_folder, resolution
@@ -202,6 +203,30 @@ def test_relations_are_those_of_each_segment_alone_whatever_the_heads_of_both_mo
     assert all(np.isfinite(grad).all() for grad in jax.tree.leaves(grads))
     layer = grads["body"]["stack"]["layers"]["layer"]
     assert abs(layer["attention"]["qkv"]["kernel"]).max() > 1e-3 and not layer["mlp"]["up"]["kernel"].any()
+
+
+@pytest.mark.parametrize(("kernels", "dtype"), [("matmul", jnp.float32), ("reference", jnp.bfloat16)])
+def test_the_projections_of_a_layer_are_those_that_its_attention_reads(kernels, dtype):
+    """In bfloat16, with activations of either type, norms of the queries, and two layers that run twice, recomputed."""
+    changes = {"dtype": "bfloat16", "qk_norm": True, "num_layers": 4, "num_unique_layers": 2, "remat": True}
+    cfg, text = dataclasses.replace(small_config(**PLAIN).model, kernels=kernels, **changes), batch().text
+    model, module = transformer.build(cfg, VOCAB), lm.EncoderLM(cfg, VOCAB, "learned", transformer.TransformerEncoder)
+
+    def project(params):
+        _, q_k_v = model.encode_projections(params, text, 3)
+        return sum(x_BxLxD.astype(jnp.float32).sum() for x_BxLxD in q_k_v), q_k_v
+
+    params = params_of(jax.eval_shape(model.init, jax.random.key(0)))
+    read = {"mutable": ["intermediates"], "capture_intermediates": lambda _, name: name == "project"}
+    _, captured = module.apply({"params": params}, text, None, method="encode", **read)
+    _, second_run = captured["intermediates"]["body"]["stack"]["layers"]["layer"]["attention"]["project"]
+    grads, q_k_v = jax.grad(project, has_aux=True)(params)
+    for found_BxLxD, x_KxBxLxHxd in zip(q_k_v, second_run, strict=True):
+        assert found_BxLxD.dtype == x_KxBxLxHxd.dtype == dtype
+        expected_BxLxD = np.float32(x_KxBxLxHxd[0]).reshape(found_BxLxD.shape)
+        np.testing.assert_allclose(np.float32(found_BxLxD), expected_BxLxD, atol=0.1)  # XLA rounds elsewhere
+    kernel_KxDxE = grads["body"]["stack"]["layers"]["layer"]["attention"]["qkv"]["kernel"]
+    assert np.isfinite(kernel_KxDxE).all() and all(map(np.any, kernel_KxDxE))
 
 
 @pytest.mark.parametrize(

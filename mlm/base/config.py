@@ -334,6 +334,12 @@ class Tokenizer:
         2**26, "characters that it is learnt from, at most: a uniform sample of the text", when=OWN_TOKENIZER, role=HOST
     )
     path: str = setting("", "folder of a trained tokenizer, such as a run's directory; empty: train one", is_path=True)
+    new_words: Count = field(
+        0,
+        "number of the most frequent words of the text that a folder's byte-level BPE gets as further entries",
+        unless={"tokenizer.path": "", "data.corpus": "task"},
+        role=HOST,
+    )
 
 
 @section

@@ -176,9 +176,11 @@ class AttentionFn(Protocol):
 
 
 class EncodeProjectionsFn(Protocol):
-    """(states of `encode`, (q, k, v) of all layers): each x_KxBxLxD has the heads side by side, before any rotation."""
+    """(states of `encode`, (q, k, v) of a layer from 1; 0: the last): x_BxLxD of all heads, before any rotation."""
 
-    def __call__(self, params: Params, text: Tokens, key_B: Array | None = None) -> tuple[tuple[Array, ...], ...]: ...
+    def __call__(
+        self, params: Params, text: Tokens, layer: int, key_B: Array | None = None
+    ) -> tuple[tuple[Array, ...], ...]: ...
 
 
 class InitCacheFn(Protocol):

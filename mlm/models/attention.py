@@ -86,7 +86,10 @@ class Attention(AttentionBlock):
     def __call__(self, x_BxLxD, number, context: positions.AttentionContext, key_B, attend=attend):
         """Returns out_BxLxD of layer `number`, from 1; attend: as `attend`, perhaps with keys and values of a cache."""
         q, k, v = self.project(x_BxLxD)
-        self.sow("projections", "q_k_v", (q, k, v))
+        if self.has_variable("projections", "layer"):
+            wanted, kept = (self.get_variable("projections", name) for name in ("layer", "q_k_v"))
+            kept = jax.tree.map(functools.partial(jnp.where, number == wanted), (q, k, v), kept)
+            self.put_variable("projections", "q_k_v", kept)
         if self.model.positions == "rotary":
             theta = positions.select_rope_theta(self.model, number)
             scaling = positions.select_scaling(self.model, number, q.shape[-1] // 2)

@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
 
 from mlm.base import config, types
 from mlm.base.types import Direction, Directionality
@@ -163,10 +164,10 @@ def build(
         assert left_B is None or model.directionality == Directionality.MIXED, "left_B needs model.directionality mixed"
         return apply_encode(params, text, key_B, shift_BxLxD, left_B)
 
-    def encode_and_sow(params, text, key_B, collection="intermediates") -> Any:
-        """(states by direction, all that is sown in a collection, and of that what each encoder's stack sows)."""
-        states, collections = module.apply({"params": params}, text, key_B, method="encode", mutable=[collection])
-        sown = collections[collection]
+    def encode_and_sow(params, text, key_B) -> Any:
+        """(states by direction, all that is sown, and of that what each encoder's stack sows)."""
+        states, collections = module.apply({"params": params}, text, key_B, method="encode", mutable=["intermediates"])
+        sown = collections["intermediates"]
         return states, sown, [sown[name]["stack"]["layers"] for name in encoder_names(model)]
 
     def encode_layers(params, text, source=None, *, key_B=None):
@@ -187,11 +188,15 @@ def build(
             parts.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == Direction.RIGHT else weights_KxBxHxLxL)
         return jnp.concatenate(parts, 2)
 
-    def encode_projections(params, text, key_B=None):
-        states, _, (stack,) = encode_and_sow(params, text, key_B, "projections")
-        runs = zip(*stack["layer"]["attention"]["q_k_v"], strict=True)
-        q, k, v = (jnp.concatenate(parts).reshape(-1, *text.ids_BxL.shape, model.width) for parts in runs)
-        return states, (q, k, v)
+    def encode_projections(params, text, layer, key_B=None):
+        path = (*encoder_names(model), "stack", "layers", "layer", "attention")
+        shape = (*text.ids_BxL.shape, model.num_heads, model.width // model.num_heads)
+        empty = jnp.zeros(shape, platform_kernels.activation_dtype(model))
+        carried = {(*path, "layer"): jnp.asarray(layer or model.num_layers), (*path, "q_k_v"): (empty, empty, empty)}
+        variables = {"params": params, "projections": traverse_util.unflatten_dict(carried)}
+        states, collections = module.apply(variables, text, key_B, method="encode", mutable=["projections"])
+        q_k_v: Any = traverse_util.flatten_dict(collections["projections"])[*path, "q_k_v"]
+        return states, tuple(x.reshape(*text.ids_BxL.shape, model.width) for x in q_k_v)
 
     def init_cache(params, text, source, max_len):
         length_B = (text.segments_BxL > 0).sum(-1)

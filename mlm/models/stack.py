@@ -135,12 +135,12 @@ class Stack(nn.Module):
 
     layer: a module of (x_BxLxD, number, shared, key_B) -> x_BxLxD; `number` counts the layers from 1, `shared` is the
     same for every layer. With model.num_unique_layers the scan is over those, and runs again until num_layers have run.
-    The output of each layer is sown in the collection "intermediates", an array for each run of the scan; attention
-    sows queries, keys and values in "projections", so that who reads these alone leaves it its kernels. With
-    model.remat the forward pass stores the input of each layer and what model.remat_policy says, and the backward pass
-    recomputes the rest (Chen et al. 2016, arXiv 1604.06174). The kernel `recomputation` does so with what costs little
-    to compute. A parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass
-    and again in the backward pass (mlm/training/step/sharding.py).
+    The output of each layer is sown in the collection "intermediates", an array for each run of the scan. In
+    "projections" attention keeps queries, keys and values of a layer, with its kernels. With model.remat the forward
+    pass stores the input of each layer and what model.remat_policy says, and the backward pass recomputes the rest
+    (Chen et al. 2016, arXiv 1604.06174). The kernel `recomputation` does so with what costs little to compute. A
+    parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass and again in
+    the backward pass (mlm/training/step/sharding.py).
     """
 
     model: config.Model
@@ -168,7 +168,8 @@ class Stack(nn.Module):
             step = nn.remat(ScanStep, prevent_cse=unroll == num_unique, policy=join_policies(policies))
         scan = nn.scan(
             step,
-            variable_axes={"params": 0, "intermediates": 0, "projections": 0},
+            variable_axes={"params": 0, "intermediates": 0},
+            variable_carry="projections",
             split_rngs={"params": True},
             in_axes=(0, nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]
             length=num_unique,

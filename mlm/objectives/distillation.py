@@ -39,8 +39,8 @@ def compute_losses(
     text, qkv, teacher_qkv = batch.text._replace(ids_BxL=masked.ids_BxL), (), ()
     if fields.relation_heads:
         assert model.encode_projections is not None and teacher.encode_projections is not None
-        (h_BxLxD,), qkv = model.encode_projections(params["model"], text, key_B)
-        (teacher_BxLxE,), teacher_qkv = teacher.encode_projections(params[types.TEACHER], text)
+        (h_BxLxD,), qkv = model.encode_projections(params["model"], text, 0, key_B)
+        (teacher_BxLxE,), teacher_qkv = teacher.encode_projections(params[types.TEACHER], text, fields.relation_layer)
     else:
         (h_BxLxD,) = model.encode(params["model"], text, batch.source, key_B=key_B)
         (teacher_BxLxE,) = teacher.encode(params[types.TEACHER], text)
@@ -61,8 +61,7 @@ def compute_losses(
         losses["hidden"] = (optax.losses.cosine_distance(*states, epsilon=1e-6) * real_BxL).sum(-1)
         weights["hidden"] = real_BxL.sum(-1)
     if fields.relation_heads:
-        layer = fields.relation_layer - 1  # -1: the last
-        pairs = [(x[-1], y[layer]) for x, y in zip(qkv, teacher_qkv, strict=True)]
+        pairs = [*zip(qkv, teacher_qkv, strict=True)]
         losses["relation"] = compute_divergence(fields.relation_heads, pairs, text.segments_BxL)
         weights["relation"] = real_BxL.sum(-1)
     return types.LossSums(losses, weights, {"correct": (correct_BxK * weight_BxK).sum(-1)}), h_BxLxD

@@ -1,5 +1,6 @@
 """The tokenizer of a corpus, learnt once and kept in the cache."""
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,12 +33,13 @@ def get_or_train_tokenizer(cfg: config.Config, content: str, shard_mb: float = 0
     """
     data, tokenizer, is_stream = cfg.data, cfg.tokenizer, cfg.pack.mode == "stream"
     keep_space = tokenizer.kind == "characters" and not is_stream  # white space has entries there
-    if tokenizer.path:
-        return kinds.load_tokenizer_folder("config.tokenizer.path", tokenizer.path)
+    source = kinds.load_tokenizer_folder("config.tokenizer.path", tokenizer.path) if tokenizer.path else None
+    if source and not tokenizer.new_words:
+        return source
 
     def make(folder):
         if data.corpus != "language":
-            logging.info("learning a vocabulary (%s)", tokenizer.kind)
+            logging.info("learning a vocabulary (%s)", tokenizer.kind or f"words for {tokenizer.path}")
         expected = "the folder with the tokenizer, since the corpus from which it was learned has changed"
         is_same = corpus.compute_fingerprint(data) == content
         errors.require(is_same, "config.data.cache_dir", data.cache_dir, expected)
@@ -48,10 +50,12 @@ def get_or_train_tokenizer(cfg: config.Config, content: str, shard_mb: float = 0
             shards = shards[:: max(1, len(shards) // enough)]
         read = corpus.read_vocabulary_texts
         texts = corpus.read_running_text(data, "train") if is_stream else read(data, shards, keep_space)
-        trained = kinds.train_tokenizer(tokenizer, log_progress(texts, "reading for the vocabulary"))
+        texts = log_progress(texts, "reading for the vocabulary")
+        trained = kinds.extend_by_text(source, tokenizer, texts) if source else kinds.train_tokenizer(tokenizer, texts)
         return {"file": trained.save(folder).name}
 
     inputs = {"format": FORMAT, "corpus": content, "kind": tokenizer.kind, "size": tokenizer.vocab_size}
+    inputs |= {"source": hashlib.sha256(source.model).hexdigest(), "size": tokenizer.new_words} if source else {}
     inputs |= {"mode": "stream"} if is_stream else {"space": True} if keep_space else {}
     if tokenizer.sample_characters != config.Tokenizer().sample_characters:
         inputs["sample"] = tokenizer.sample_characters

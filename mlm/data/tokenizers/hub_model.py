@@ -57,7 +57,7 @@ def build_tokenizer(model: bytes) -> Tokenizer:
     ours = ours_V.tolist()
     padding = [f"[padding {i}]" for i in range(len(number), len(order_V))]
     name_V = np.array([*sorted(number, key=number.__getitem__), *padding], object)
-    bytewise = _has_pre_tokenizer(made, "ByteLevel")
+    bytewise = has_pre_tokenizer(made, "ByteLevel")
     names = [*SPECIAL_TOKENS, *name_V[order_V[NUM_SPECIAL:]]]
     pieces = [*SPECIAL_TOKENS, *map(bpe.format_entry, names[NUM_SPECIAL:])] if bytewise else names
     decoder: Any = tool.decoder or _build_decoder(made)
@@ -178,7 +178,7 @@ def _build_decoder(made):
     if prefix or suffix:
         return decoders.WordPiece(prefix, cleanup=False) if prefix else decoders.BPEDecoder(suffix)
     kinds = {"ByteLevel": decoders.ByteLevel, "Metaspace": decoders.Metaspace}
-    return next((build() for kind, build in kinds.items() if _has_pre_tokenizer(made, kind)), None)
+    return next((build() for kind, build in kinds.items() if has_pre_tokenizer(made, kind)), None)
 
 
 def _find_word_bounds(made, pieces, decoder) -> tuple[np.ndarray, np.ndarray | None]:
@@ -186,7 +186,7 @@ def _find_word_bounds(made, pieces, decoder) -> tuple[np.ndarray, np.ndarray | N
     inner, ends_V = made["model"].get("continuing_subword_prefix") or "", None
     if inner or decoder is None:
         starts_V = np.array([not (inner and one.startswith(inner) and len(one) > len(inner)) for one in pieces])
-    elif _has_pre_tokenizer(made, "ByteLevel") or _has_pre_tokenizer(made, "Metaspace"):
+    elif has_pre_tokenizer(made, "ByteLevel") or has_pre_tokenizer(made, "Metaspace"):
         starts_V = np.array([bpe.starts_word(piece) for piece in pieces])
     else:
         texts = [decoder.decode(["x", piece, "x"])[1:-1] for piece in pieces]
@@ -214,7 +214,7 @@ def _shows_words(tokenizer: Tokenizer, tool) -> bool:
     return sum(wrong) <= MAX_WRONG_SHARE * len(wrong)
 
 
-def _has_pre_tokenizer(made, kind) -> bool:
+def has_pre_tokenizer(made, kind) -> bool:
     """Whether a step of this type is among those before the model."""
     step = made.get("pre_tokenizer") or {}
     return any(one.get("type") == kind for one in (step, *step.get("pretokenizers", ())))

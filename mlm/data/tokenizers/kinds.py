@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors, files
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS
-from mlm.data.tokenizers import bpe, hub, hub_model, unigram, wordpiece, words
+from mlm.data.tokenizers import bpe, extension, hub, hub_model, unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import MAX_TRAINING_PIECE, Tokenizer
 
 
@@ -58,6 +58,16 @@ def train_tokenizer(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokeni
     if not sample:
         raise errors.ConfigError("config.data: no text to learn a vocabulary from")
     return KINDS[knobs.kind].build_tokenizer(KINDS[knobs.kind].train_model(knobs.vocab_size, sample))
+
+
+def extend_by_text(tokenizer: Tokenizer, knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:
+    """The tokenizer with the knobs.new_words most frequent words of the sentences that it splits as entries."""
+    import tokenizers
+
+    cut = tokenizers.pre_tokenizers.Whitespace().pre_tokenize_str
+    sample = _sample_sentences(sentences, config.Tokenizer().sample_characters, whole_words=True)
+    words = (word for text in sample for word, _ in cut(text) if word[0].isalpha())
+    return extension.extend_tokenizer(tokenizer, words, knobs.new_words)
 
 
 def _sample_sentences(sentences, max_characters, whole_words=False) -> list[str]:

@@ -138,9 +138,10 @@ def resize_positions(table_PxD: np.ndarray, num_positions: int, *, interpolates:
 
 def find_pieces(source: Tokenizer, tokenizer: Tokenizer) -> list[list[int]]:
     """The source's entries that each entry is made of: the same one, its text's tokens, or all where it knows none."""
-    number = {text: i for i, text in reversed([*enumerate(list_texts(source))])}
-    texts = list_texts(tokenizer)
-    known = [[i] if i < NUM_SPECIAL else [number[text]] if text in number else [] for i, text in enumerate(texts)]
+    source_texts, texts = list_texts(source), list_texts(tokenizer)
+    number = {text: [i] for i, text in reversed([*enumerate(source_texts)])}
+    is_same = [i < NUM_SPECIAL or [text] == source_texts[i : i + 1] for i, text in enumerate(texts)]
+    known = [[i] if is_same[i] else number.get(text, []) for i, text in enumerate(texts)]
     unknown = [text.strip() for text, ids in zip(texts, known, strict=True) if not ids]
     encoded = iter(source.encode_batch(["" if text.startswith(PART_OF_CHARACTER) else text for text in unknown]))
     everything = [*range(source.vocab_size)]
@@ -187,7 +188,7 @@ def _check_model(cfg, source, model_params, own_params, tokenizer) -> str:
     )
     differences = _describe_differences(cfg, source.cfg)
     if source_shapes != shapes:
-        reason = differences or "its vocabulary has another size"
+        reason = differences or "its vocabulary has another size, which needs init.new_vocabulary=true"
         raise errors.ConfigError(f"{field}: expected a run of the same model; {reason}")
     if not (cfg.init.new_vocabulary or source.tokenizer.model == tokenizer.model):
         raise errors.ConfigError(
