@@ -201,7 +201,8 @@ def test_a_table_comes_back_with_all_rows_and_columns_and_predictions(plain, tmp
         assert said in get_refusal(use.main, ["predict", str(folder), wrong])
     (tmp_path / "lines.txt").write_text("the old horse\n")
     for absent in (f"{tmp_path}/nwe.csv", f"{tmp_path}/lines.txt"):  # no texts, though they might be
-        assert "one table that is there" in get_refusal(use.main, ["predict", str(folder), absent])
+        message = get_refusal(use.main, ["predict", str(folder), absent])
+        assert "one table that is there" in message and ("did you mean" in message) == absent.endswith("nwe.csv")
     before = out.read_text()
     assert "--out" in get_refusal(use.main, ["predict", str(folder), str(out), f"--out={out}"])
     assert out.read_text() == before

@@ -1,5 +1,6 @@
 """Text files that a user made: their lines, the JSON in them, and what is no plain text."""
 
+import difflib
 import io
 import json
 import os
@@ -142,3 +143,14 @@ def is_json(text: str) -> bool:
         return len(lines) > 1 and all(line.lstrip().startswith("{") and is_json(line) for line in whole)
     except (ValueError, RecursionError):
         return False
+
+
+def suggest_path(pattern: str) -> str:
+    """The end of a message that suggests the nearest path to one that is not there; "" if none is near."""
+    path = Path(os.path.expanduser(pattern))
+    if path.is_dir():
+        return f"; did you mean {str(path / '*.txt')!r}?"
+    while not path.parent.is_dir():
+        path = path.parent
+    near = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1, cutoff=0.6)
+    return f"; did you mean {str(path.parent / near[0])!r}?" if near and near[0] != path.name else ""

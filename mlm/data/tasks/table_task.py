@@ -49,7 +49,7 @@ def write_task(
     Raises:
         ConfigError: no such file or column, no labels to learn, or too few rows.
     """
-    path = remote_files.fetch_file("finetune", path, "a table of texts and labels, such as reviews.csv")
+    path = remote_files.fetch_file("finetune", path, "a table of texts and labels")
     rows, names, without = _read_rows(path, columns)
     labels, found = list[str](), f"texts that belong together: {', '.join(names)}"
     if not objective:
