@@ -125,8 +125,7 @@ def check_plain_text(field: str, path: str, start: bytes, accepted: Collection[s
     if strange > MAX_STRANGE_SHARE * len(text):
         kinds.append(f"binary, or has another encoding: {strange:,} of its first {len(text):,} characters are none")
     if kinds:
-        found = f"{kinds[0]} (--task=FILE.toml reads labelled csv, tsv and jsonl)"
-        raise errors.ConfigError(f"{field} = {path!r}: expected plain text in UTF-8; this is {found}")
+        raise errors.ConfigError(f"{field} = {path!r}: expected plain text in UTF-8; this is {kinds[0]}")
 
 
 def is_json(text: str) -> bool:
