@@ -148,7 +148,7 @@ def test_formats_give_the_same_task_and_rows_without_text_or_label_are_counted(t
 @pytest.mark.parametrize(
     ("rows", "columns", "said"),
     [
-        (draw_rows(), {"label": "labl"}, "t.csv, whose first line has their names: no column 'labl'"),
+        (draw_rows(), {"label": "labl"}, "t.csv, whose first line names the columns: no column 'labl'"),
         (draw_rows(), {"text": "on"}, "--text = 'on': expected a column of texts"),
         (draw_rows(label=lambda draw, text: "a"), {}, "two different labels or more"),
         (draw_rows(9), {}, "of 9 texts (2 classes) --held_out=0.001 leaves one side empty"),

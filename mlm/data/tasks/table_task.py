@@ -115,7 +115,7 @@ def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow]
 
     def select(column_types):
         if columns["label"]:
-            header = ", whose first line has their names" if kind in records.DELIMITERS else ""
+            header = ", whose first line names the columns" if kind in records.DELIMITERS else ""
             examples.require_column(columns["label"], list(column_types), f"--label: {path}{header}")
         others = {name: kind for name, kind in column_types.items() if name != columns["label"]}
         wanted = {"text": columns["text"] or records.DEFAULT_COLUMN}
