@@ -100,6 +100,7 @@ def test_a_bad_value_is_named_with_what_was_expected(changes, words):
         (["generate", "run", "a", f"--seed={2**64}"], ["--seed: '18446744073709551616'", "4294967295"]),
         (["train", "--config.train.steps=many"], ["config.train.steps", "many"]),
         (["train", "--config=configs/bse.py"], ["configs/bse.py"]),
+        (["train", "data.sources=config"], ["config.data.sources = 'config'", "did you mean 'configs'"]),
         (["sweep", "run", "experiments/architecture.py"], ["did you mean experiments/architectures.py"]),
         (["sweep", "list", "experiments/architectures.py", "--scale=labtop"], ["did you mean 'laptop'"]),
         (["sweep", "list", "experiments/architectures.py", "--config.seed=1", "--scale=laptop"], ["sweep varies"]),

@@ -143,7 +143,8 @@ def test_parts_of_a_file_are_packed_as_files_of_the_same_bytes(tmp_path, monkeyp
     assert digest(first) == digest(second) and first.tokenizer.model == second.tokenizer.model
 
 
-def test_what_is_packed_depends_on_no_order_and_no_kill(tmp_path):
+def test_what_is_packed_depends_on_no_order_and_no_kill(tmp_path, caplog):
+    caplog.set_level("INFO")
     folder, draw = write_texts(tmp_path / "texts", random.Random(1)), random.Random(2)
     whole = pack.load_dataset(make_config(folder, tmp_path / "whole", pack__mode="full_sentences"))
     for mode in ("full_sentences", "doc_sentences", "segment_pair"):
@@ -160,6 +161,7 @@ def test_what_is_packed_depends_on_no_order_and_no_kill(tmp_path):
         (tmp_path / f"{mode}-again" / f".{name}.part-x" / "train.ids.bin").write_bytes(b"half")
         assert packer.list_missing_shards() == sorted(numbers[len(numbers) // 2 :])
         again = pack.load_dataset(cfg)
+        assert f"{len(numbers) // 2} of {len(numbers)} shards are packed already" in caplog.text
         assert digest(again) == first and again.manifest["train"]["documents"] == whole.manifest["train"]["documents"]
         assert not [name for name in os.listdir(cfg.data.cache_dir) if "shard-" in name]
 
@@ -257,6 +259,16 @@ def test_a_start_hashes_what_has_another_size_or_time_and_verify_all(tmp_path, c
     assert pack.load_dataset(cfg).folders == first.folders
 
 
+@pytest.mark.parametrize(("fraction", "warns"), [(0.05, True), (0.5, False)])
+def test_a_corpus_of_few_documents_says_that_more_than_was_asked_is_held_out(tmp_path, caplog, fraction, warns):
+    rows = [{"book": "1" if row % 4 else "18", "text": f"ab cd ef {row}"} for row in range(400)]  # 18 is held out
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    held_out = {"data__id_column": "book", "data__validation_fraction": fraction}
+    pack.load_dataset(make_config(str(tmp_path / "a.jsonl"), tmp_path / "cache", **held_out))
+    found = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert any("held out: " in one and "name a config.data.validation_path" in one for one in found) == warns, found
+
+
 def test_a_lazy_column_is_read_as_an_array():
     draw = np.random.default_rng(5)
     plain = draw.integers(0, 9, (7, 4)).astype(np.uint16)
@@ -287,7 +299,7 @@ def test_the_command_packs_shares_and_joins_them(tmp_path, capsys):
     assert re.search(r"^\d+ of \d+ shards are missing", capsys.readouterr().out)
     entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2", "--task=1"])
     shared = capsys.readouterr().out
-    facts = r"\d+ documents, [\d,]+ examples, [\d,]+ tokens, [\d.]+% padding, [\d.]+% unknown"
+    facts = r"\d+ documents, [\d,]+ examples of \d+ tokens, [\d,]+ tokens, [\d.]+% padding, [\d.]+% unknown"
     assert re.findall(facts, alone) == re.findall(facts, shared) and len(re.findall(facts, alone)) == 2
     for tasks in (2, 99):  # of which many have no shard
         entry.run_command([*words, f"data.cache_dir={tmp_path}/b", f"--tasks={tasks}", "--task=2", "--processes=2"])
@@ -300,9 +312,12 @@ def test_the_command_packs_shares_and_joins_them(tmp_path, capsys):
         )
     )
     mixed = ["pack", f"data.sources={tmp_path}/corpus.toml", *words[3:], f"data.cache_dir={tmp_path}/d"]
+    mixed += ["phases.shares=0.5,0.5", "phases.seq_len=8,16"]
     for task, is_last in ((2, False), (1, True)):
         entry.run_command([*mixed, "--tasks=2", f"--task={task}"])
-        assert ("missing" not in capsys.readouterr().out) == is_last
+        out = capsys.readouterr().out
+        assert ("missing" not in out) == is_last
+    assert re.findall(r"examples of (\d+) tokens", out) == ["8", "8", "16", "16"]
     whole = [word for word in words if "shard" not in word]
     for more in ("--task=1", "--cluster=slurm"):
         with pytest.raises(errors.ConfigError, match=r"config\.pack\.shard_mb"):

@@ -357,6 +357,10 @@ def test_without_the_library_or_the_word_nothing_is_fetched(texts, tmp_path, mon
     monkeypatch.setitem(sys.modules, "huggingface_hub", library)
     with pytest.raises(errors.ConfigError, match=r"^run 'bert-base': expected the directory of a run, or hf:bert-base"):
         mlm.load("bert-base")
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").write_text("{}")
+    with pytest.raises(errors.ConfigError, match=r"; did you mean 'bert', or hf:bert-base for a model of"):
+        mlm.load("bert-base")
     with pytest.raises(errors.ConfigError, match=r"^config.init.hub = 'org/bert': expected .*, or hf:ORG/NAME$"):
         resolve("org/bert", texts)
     assert not library.inputs

@@ -148,7 +148,7 @@ def test_formats_give_the_same_task_and_rows_without_text_or_label_are_counted(t
 @pytest.mark.parametrize(
     ("rows", "columns", "said"),
     [
-        (draw_rows(), {"label": "labl"}, "t.csv, whose first line has their names: no column 'labl'"),
+        (draw_rows(), {"label": "labl"}, "t.csv, whose first line names the columns: no column 'labl'"),
         (draw_rows(), {"text": "on"}, "--text = 'on': expected a column of texts"),
         (draw_rows(label=lambda draw, text: "a"), {}, "two different labels or more"),
         (draw_rows(9), {}, "of 9 texts (2 classes) --held_out=0.001 leaves one side empty"),
@@ -201,7 +201,8 @@ def test_a_table_comes_back_with_all_rows_and_columns_and_predictions(plain, tmp
         assert said in get_refusal(use.main, ["predict", str(folder), wrong])
     (tmp_path / "lines.txt").write_text("the old horse\n")
     for absent in (f"{tmp_path}/nwe.csv", f"{tmp_path}/lines.txt"):  # no texts, though they might be
-        assert "one table that is there" in get_refusal(use.main, ["predict", str(folder), absent])
+        message = get_refusal(use.main, ["predict", str(folder), absent])
+        assert "one table that is there" in message and ("did you mean" in message) == absent.endswith("nwe.csv")
     before = out.read_text()
     assert "--out" in get_refusal(use.main, ["predict", str(folder), str(out), f"--out={out}"])
     assert out.read_text() == before

@@ -1,5 +1,6 @@
 """Text files that a user made: their lines, the JSON in them, and what is no plain text."""
 
+import difflib
 import io
 import json
 import os
@@ -127,8 +128,7 @@ def check_plain_text(field: str, path: str, start: bytes, accepted: Collection[s
     if strange > MAX_STRANGE_SHARE * len(text):
         kinds.append(f"binary, or has another encoding: {strange:,} of its first {len(text):,} characters are none")
     if kinds:
-        found = f"{kinds[0]} (--task=FILE.toml reads labelled csv, tsv and jsonl)"
-        raise errors.ConfigError(f"{field} = {path!r}: expected plain text in UTF-8; this is {found}")
+        raise errors.ConfigError(f"{field} = {path!r}: expected plain text in UTF-8; this is {kinds[0]}")
 
 
 def is_json(text: str) -> bool:
@@ -145,3 +145,14 @@ def is_json(text: str) -> bool:
         return len(lines) > 1 and all(line.lstrip().startswith("{") and is_json(line) for line in whole)
     except (ValueError, RecursionError):
         return False
+
+
+def suggest_path(pattern: str) -> str:
+    """The end of a message that suggests the nearest path to one that is not there; "" if none is near."""
+    path = Path(os.path.expanduser(pattern))
+    if path.is_dir():
+        return f"; did you mean {str(path / '*.txt')!r}?"
+    while not path.parent.is_dir():
+        path = path.parent
+    near = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1, cutoff=0.6)
+    return f"; did you mean {str(path.parent / near[0])!r}?" if near and near[0] != path.name else ""

@@ -271,7 +271,8 @@ def check_layers(layers: Sequence[fields.Layer]) -> None:
             )
             corpus_files.find_files(f"config.{name}", value, column)
         elif value and name in PATH_FIELDS and not buckets.is_bucket_path(value):
-            errors.require(os.path.exists(os.path.expanduser(value)), f"config.{name}", value, "a path that is there")
+            expected = f"a path that is there{text_files.suggest_path(value)}"
+            errors.require(os.path.exists(os.path.expanduser(value)), f"config.{name}", value, expected)
 
 
 def load_config_file(path: str) -> config.Config:

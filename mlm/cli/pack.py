@@ -62,6 +62,7 @@ def main(words: list[str]) -> None:
     layers = train.make_layers(config_flags, args.recipe)
     command.check_layers(layers)
     from mlm.data.rows import mixture, pack
+    from mlm.data.text import corpus
     from mlm.training.run import resolution
 
     cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
@@ -83,9 +84,11 @@ def main(words: list[str]) -> None:
             print(f"{num_missing} of {firsts[-1]} shards are missing; whoever packs the last joins them")
             return
     load_dataset = functools.partial(pack.load_dataset, processes=processes, verify=args.verify)
-    packed = load_dataset(cfg)
-    mixture.list_segments(cfg, packed, load_dataset)  # of other lengths, if the run has phases
-    print_summary(packed, cfg, time.monotonic() - start)
+    segments = mixture.list_segments(cfg, load_dataset(cfg), load_dataset)
+    for packed in {one.packed.dataset_info.seq_len: one.packed for one in segments}.values():
+        print_summary(packed)
+    seconds, num_bytes = time.monotonic() - start, corpus.count_bytes(cfg.data)
+    print(f"{seconds:.1f} s" + (f", {num_bytes / 1e6 / seconds:.1f} MB/s" if num_bytes else ""))
 
 
 def submit_job(cfg, args, config_flags: command.ConfigFlags) -> None:
@@ -99,20 +102,15 @@ def submit_job(cfg, args, config_flags: command.ConfigFlags) -> None:
     submit.submit_packing(cfg, flags, config_flags.path, args)
 
 
-def print_summary(packed, cfg, seconds: float) -> None:
+def print_summary(packed) -> None:
     """Prints what was packed, and where it lies."""
-    from mlm.data.text import corpus
-
     for split in packed.splits:
         counts = packed.manifest[split]
         documents = counts.get("documents", counts.get("examples", counts.get("pairs", 0)))
         print(
-            f"{split}: {documents:,} documents, {counts['rows']:,} examples, {counts['tokens']:,} tokens, "
-            f"{counts['padding']:.1%} padding, {counts['unknown']:.2%} unknown"
+            f"{split}: {documents:,} documents, {counts['rows']:,} examples of {packed.dataset_info.seq_len} tokens, "
+            f"{counts['tokens']:,} tokens, {counts['padding']:.1%} padding, {counts['unknown']:.2%} unknown"
         )
     num_tokens = sum(packed.manifest[split]["tokens"] for split in packed.splits)
     size = sum(path.stat().st_size for folder in packed.folders for path in folder.glob("*.bin"))
-    num_bytes = corpus.count_bytes(cfg.data)
-    rate = f", {num_bytes / 1e6 / seconds:.1f} MB/s" if num_bytes else ""
-    folders = ", ".join(map(str, packed.folders))
-    print(f"{folders}: {size / 1e6:.1f} MB, {size / num_tokens:.2f} bytes a token; {seconds:.1f} s{rate}")
+    print(*packed.folders, sep=", ", end=f": {size / 1e6:.1f} MB, {size / num_tokens:.2f} bytes a token\n")

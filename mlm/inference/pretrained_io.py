@@ -34,7 +34,7 @@ def load_model(folder: str, step: int | None = None) -> LanguageModel:
             if Path(folder).exists() or not HUB_NAME.fullmatch(folder):
                 raise
             other = f"{folders.HUB_PREFIX}{folder} for a model of huggingface.co"
-            raise errors.ConfigError(f"{error}, or {other}") from None
+            raise errors.ConfigError(f"{str(error).removesuffix('?')}, or {other}") from None
     loaded = folders.read_folder(folders.find_folder(folder, "model"))
     arguments = loaded.cfg, loaded.tokenizer, loaded.params["model"], loaded.params["objective"], loaded.dataset_info
     return build_language_model(*arguments, has_lm_head=loaded.has_lm_head, source=loaded.source)

@@ -34,7 +34,7 @@ def load_dataset(
         sources.check_phases(cfg)
     file, packs = sources.read_corpus_file(cfg.data.sources), dict[str, PackedDataset]()
     for name, data in sources.list_sources(cfg.data):
-        logging.info("source %s", name)
+        logging.info("source %s, examples of %d tokens", name, cfg.pack.seq_len)
         with sources.name_source(cfg.data.sources, name):
             packs[name] = load_source(dataclasses.replace(cfg, data=data), tokenizer)
     parts = list(packs.values())

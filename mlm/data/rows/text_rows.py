@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 
 from mlm.base import config, errors, files, types, warnings_
 from mlm.data.language import grammar
@@ -61,6 +62,8 @@ class Packer(NamedTuple):
         shards = [self.shards[number] for number in numbers]
         sizes = [sum(part.num_bytes for part in shard.parts) for shard in shards]
         processes = min(processes, len(shards))
+        if num_made := len(self.shards) - len(self.list_missing_shards()):
+            logging.info("%d of %d shards are packed already", num_made, len(self.shards))
         if processes <= 1:
             return _list_with_progress(map(self.get_or_make_shard, numbers, shards), sizes)
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of JAX's threads
@@ -235,7 +238,13 @@ def _report_statistics(packed, cfg):
         has_own_files = data.validation_path and not data.search_fraction
         setting = "" if has_own_files else f", {selection} (config.data.{name} = {getattr(data, name):g})"
         total = held_out + rest
-        warnings_.log_once(f"held out: {held_out:,} of {total:,} tokens, {held_out / total:.1%}{setting}")
+        message = f"held out: {held_out:,} of {total:,} tokens, {held_out / total:.1%}{setting}"
+        if setting and held_out > 3 * getattr(data, name) * total:
+            warnings_.warn_once(
+                f"{message}; of few documents, or ids, chance is coarse: name a config.data.validation_path"
+            )
+        else:
+            warnings_.log_once(message)
     for split in corpus.SPLITS:
         remedy = "; a larger config.tokenizer.vocab_size, or another kind, knows more"
         columns.report_unknown(split, packed.manifest[split], packed.tokenizer.kind, remedy)

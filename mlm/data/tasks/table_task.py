@@ -49,7 +49,7 @@ def write_task(
     Raises:
         ConfigError: no such file or column, no labels to learn, or too few rows.
     """
-    path = remote_files.fetch_file("finetune", path, "a table of texts and labels, such as reviews.csv")
+    path = remote_files.fetch_file("finetune", path, "a table of texts and labels")
     rows, names, without = _read_rows(path, columns)
     labels, found = list[str](), f"texts that belong together: {', '.join(names)}"
     if not objective:
@@ -115,7 +115,7 @@ def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow]
 
     def select(column_types):
         if columns["label"]:
-            header = ", whose first line has their names" if kind in records.DELIMITERS else ""
+            header = ", whose first line names the columns" if kind in records.DELIMITERS else ""
             examples.require_column(columns["label"], list(column_types), f"--label: {path}{header}")
         others = {name: kind for name, kind in column_types.items() if name != columns["label"]}
         wanted = {"text": columns["text"] or records.DEFAULT_COLUMN}

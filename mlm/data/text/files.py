@@ -3,7 +3,6 @@
 import codecs
 import concurrent.futures
 import contextlib
-import difflib
 import glob
 import io
 import itertools
@@ -104,7 +103,7 @@ def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
         if text_column:
             found += [str(path) for folder in folders for path in records.list_folder(field, folder)]
         if not found:
-            reason = "; the folder has no text" if text_column and folders else _suggest_path(pattern)
+            reason = "; the folder has no text" if text_column and folders else text_files.suggest_path(pattern)
             raise errors.ConfigError(f"{field} = {patterns!r}: no file matches {pattern!r}{reason}")
         paths |= {os.path.abspath(path): path for path in found}
     errors.require(bool(paths), field, patterns, "globs of text files, separated by commas")
@@ -112,16 +111,6 @@ def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
     for path in paths.values():
         records.check_file(field, path, text_column)
     return sorted(paths.values())
-
-
-def _suggest_path(pattern):
-    path = Path(os.path.expanduser(pattern))
-    if path.is_dir():
-        return f"; did you mean {str(path / '*.txt')!r}?"
-    while not path.parent.is_dir():
-        path = path.parent
-    near = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1, cutoff=0.6)
-    return f"; did you mean {str(path.parent / near[0])!r}?" if near and near[0] != path.name else ""
 
 
 def file_digest(path: str) -> bytes:

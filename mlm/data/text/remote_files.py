@@ -4,7 +4,7 @@ import functools
 import os
 from pathlib import Path
 
-from mlm.base import buckets, errors, extras, files
+from mlm.base import buckets, errors, extras, files, text_files
 from mlm.base.storage import BUCKET, get_storage
 from mlm.data.text import records
 
@@ -33,6 +33,8 @@ def fetch_files(field: str, pattern: str) -> list[str]:
 def fetch_file(field: str, path: str, expected: str) -> str:
     """The path on this machine of one file that may be remote; raises ConfigError as `fetch_files`, and for no file."""
     fetched = fetch_files(field, path)
+    if fetched == [path] and not os.path.exists(path):
+        expected += f"; there is no such file{text_files.suggest_path(path)}"
     errors.require(len(fetched) == 1 and os.path.isfile(fetched[0]), field, path, expected)
     return fetched[0]
 
