@@ -104,6 +104,7 @@ SCALES = {
     },
 }
 COLUMNS = (Column("sees", "trained"), Column("size", "size"), Column("head", "words told by"))
+RESULT_TABLES = ("papers",)
 
 
 def sweep(scale: str) -> dict[str, dict]:

@@ -77,6 +77,7 @@ SCALES = {
 }
 
 COLUMNS = (*run_columns.select_columns("model", "size"), Column("features", "features"))
+RESULT_TABLES = ("papers",)
 
 
 def sweep(scale: str) -> dict[str, dict]:

@@ -67,6 +67,7 @@ SCALES = {
 }
 
 COLUMNS = (Column("model", "model"), Column("perplexity_paper", "paper's perplexity", ".2f"))
+RESULT_TABLES = ("papers",)
 
 
 def sweep(scale: str) -> dict[str, dict]:
