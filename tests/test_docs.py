@@ -465,3 +465,10 @@ def test_each_committed_picture_has_its_dark_one_beside_it():
         page = SimpleNamespace(meta={}, file=SimpleNamespace(src_uri=name.removeprefix("docs/")))
         shown = load_hooks().on_page_markdown(text, page, SimpleNamespace(extra={"drawn": []}))
         assert shown.count("-dark.svg#only-dark") == len(re.findall(r"figures/[\w-]+\.svg\)", text)), name
+
+
+def test_a_card_cuts_tall_pictures_alone_and_a_phone_scrolls_wide_ones():
+    shapes = {"modern_bert-laptop-excess_loss-intervals": "tall", "small_bert-laptop-loss-by-step": "wide"}
+    for name in [*shapes, "masking_mix-text-loss-intervals"]:
+        kind = " ".join(filter(None, ("drawn", shapes.get(name))))
+        assert load_hooks().shade_picture("", f"figures/{name}").count(f'class="{kind}"') == 2
