@@ -57,6 +57,7 @@ SEARCH_BOOSTS = {
 }
 HELP_COLUMNS = "76"  # width of a command's help
 WIDE = 600  # pixels of a picture that would be too small in the column of a phone, and scrolls there
+TALL = 1.1  # times its width: a picture of which a card shows the upper part
 
 
 def on_config(config):
@@ -128,8 +129,13 @@ def render_picture(text: str, archive: str, chart: str, up: str) -> str:
 def shade_picture(text: str, path: str) -> str:
     """The picture PATH.svg on a light page, PATH-dark.svg on a dark one, whichever of them the reader has chosen."""
     committed = FIGURES / f"{Path(path).name}.svg"
-    width = re.search(r'<svg[^>]* width="([\d.]+)"', committed.read_text()) if committed.exists() else None
-    kind = "drawn wide" if width and float(width[1]) > WIDE else "drawn"
+    size = (
+        re.search(r'<svg[^>]* width="([\d.]+)" height="([\d.]+)"', committed.read_text())
+        if committed.exists()
+        else None
+    )
+    width, height = map(float, size.groups()) if size else (0, 0)
+    kind = "drawn wide" if width > WIDE else "drawn tall" if height > TALL * width else "drawn"
     return "".join(
         f'<img class="{kind}" src="{path}{ending}" alt="{text}" loading="lazy">'
         for ending in (".svg#only-light", "-dark.svg#only-dark")

@@ -219,7 +219,7 @@ def test_the_dry_runs_of_the_guide_show_their_files(line, monkeypatch, capsys):
 def test_the_compilers_know_the_flags_that_the_guide_names(variable, tmp_path):
     if variable == "LIBTPU_INIT_ARGS" and not importlib.util.find_spec("libtpu"):
         pytest.skip("libtpu is not installed")
-    rows = [line for line in PAGES["docs/guides/clusters.md"].splitlines() if f"| `{variable}` |" in line]
+    rows = [line for line in PAGES["docs/guides/clusters.md"].splitlines() if f"| `{variable}`<br>" in line]
     flags = re.findall(r"--\w+=\w+", " ".join(rows))
     code = "import jax; jax.numpy.ones(1)"
     if variable == "LIBTPU_INIT_ARGS":
@@ -465,3 +465,10 @@ def test_each_committed_picture_has_its_dark_one_beside_it():
         page = SimpleNamespace(meta={}, file=SimpleNamespace(src_uri=name.removeprefix("docs/")))
         shown = load_hooks().on_page_markdown(text, page, SimpleNamespace(extra={"drawn": []}))
         assert shown.count("-dark.svg#only-dark") == len(re.findall(r"figures/[\w-]+\.svg\)", text)), name
+
+
+def test_a_card_cuts_tall_pictures_alone_and_a_phone_scrolls_wide_ones():
+    shapes = {"modern_bert-laptop-excess_loss-intervals": "tall", "small_bert-laptop-loss-by-step": "wide"}
+    for name in [*shapes, "masking_mix-text-loss-intervals"]:
+        kind = " ".join(filter(None, ("drawn", shapes.get(name))))
+        assert load_hooks().shade_picture("", f"figures/{name}").count(f'class="{kind}"') == 2

@@ -67,6 +67,12 @@ def list_labels(chart):
     return labels, svg
 
 
+def test_a_long_name_beside_a_chart_breaks_between_words_alone():
+    name = "transformer, tiny, texts/tinyshakespeare/*.txt, warm-up 0.2"
+    lines = specs.wrap_text(name, row_charts.ROW_LABEL_WIDTH)
+    assert len(lines) > 1 and " ".join(lines) == name
+
+
 def test_a_figure_draws_its_references_and_every_series_with_its_interval(sweep):
     labels, svg = list_labels(all_charts(sweep)["loss-by-step"])
     names = [f"{member}-tiny" for member in pages.MEMBERS]

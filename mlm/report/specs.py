@@ -82,7 +82,7 @@ def resolve_colors(spec: dict) -> str:
 
 def wrap_text(text: str, width: int = LABEL_WIDTH) -> list[str]:
     """The lines of a text."""
-    return textwrap.wrap(text, width) or [""]
+    return textwrap.wrap(text, width, break_long_words=False) or [""]
 
 
 def read_data(text: str, chart: charts.LineChart) -> dict:
