@@ -54,15 +54,11 @@ def select_runs(workdirs: list[str], overrides: Mapping[str, Any]) -> list[str]:
     """The directories with a trained model. Prints what others lack. Raises ConfigError if none of several has one."""
     from mlm.training.run import pretrained_folder
 
-    notes: dict[str, list[str]] = {}
-    selected = []
-    for workdir in workdirs:
-        is_trained, note = describe_training(workdir)
-        if is_trained or len(workdirs) == 1:  # loading one that is not trained raises an error with the reason
-            selected.append(workdir)
-        if note:
-            what, _, detail = note.partition(": ")
-            notes.setdefault(what, []).append(f"{workdir}{detail}")
+    found = [(workdir, *describe_training(workdir)) for workdir in workdirs]
+    # Loading one that is not trained raises an error with the reason.
+    selected = [workdir for workdir, is_trained, _ in found if is_trained or len(workdirs) == 1]
+    parts = ((workdir, note.partition(": ")) for workdir, _, note in found if note)
+    notes = groups.group_values((what, f"{workdir}{detail}") for workdir, (what, _, detail) in parts)
     lines = [f"{what}: {', '.join(names)}" for what, names in notes.items()]
     expected = f"at least one with a trained model; {'; '.join(lines)}"
     errors.require(bool(selected), "directories", len(workdirs), expected)

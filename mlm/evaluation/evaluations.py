@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import tqdm
 
-from mlm.base import config, errors, fields, files
+from mlm.base import config, errors, fields, files, groups
 from mlm.base.estimates import EvaluationScore
 from mlm.data.rows import pack
 from mlm.inference import batching, forward_passes
@@ -94,11 +94,9 @@ def get_summary(contents: Mapping[str, Any], task: str) -> dict[str, dict]:
 
 def group_results(results: Mapping[str, dict]) -> dict[str, dict[str, dict]]:
     """The results by the part of their case's name before the "/", then by the part after it."""
-    groups: dict[str, dict[str, dict]] = {}
-    for name, result in results.items():
-        group, _, member = name.partition("/")
-        groups.setdefault(group, {})[member] = result
-    return groups
+    parts = ((name.partition("/"), result) for name, result in results.items())
+    by_group = groups.group_values((group, (member, result)) for (group, _, member), result in parts)
+    return {group: dict(members) for group, members in by_group.items()}
 
 
 def list_due_cases(

@@ -119,10 +119,7 @@ def read_flags(args: argparse.Namespace):
 
 
 def check_pattern(pattern: str, is_pair: bool, field: str = "--pattern") -> None:
-    """Raises ConfigError for a pattern that does not hold each of its places once, as a word of its own.
-
-    field: the setting that has it, for errors.
-    """
+    """Raises ConfigError for a pattern that does not hold each of its places once, as a word of its own."""
     places = (TEXT_PLACE, SECOND_PLACE, MASK_PLACE) if is_pair else (TEXT_PLACE, MASK_PLACE)
     words = pattern.split()
     for place in places:

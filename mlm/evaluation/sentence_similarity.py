@@ -50,8 +50,7 @@ def read_flags(args: argparse.Namespace):
 def list_cases(field: str, path: str) -> list[EvaluationCase]:
     """A case for each split, dev and test, of STS_TASK in a folder, or of a task file with pairs and their similarity.
 
-    field: the setting that names the path, for errors. Raises ConfigError where there is neither, where the file
-    describes no pairs with a number, and as splits.open_task does.
+    Raises ConfigError where there is neither or the file has no pairs with a number, and as splits.open_task does.
     """
     name, settings = STS_TASK, {"data.task": STS_TASK, "data.task_path": path}
     if path.endswith(task_file.SUFFIX):

@@ -5,6 +5,7 @@ Letters in array names: T tokens of a text, K layers of H heads.
 
 import dataclasses
 import functools
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -93,10 +94,8 @@ def compute_rollout(weights_KxHxTxT: np.ndarray) -> np.ndarray:
     """
     mean_KxTxT = weights_KxHxTxT.astype(np.float64).mean(1)
     mixed_KxTxT = (mean_KxTxT / mean_KxTxT.sum(-1, keepdims=True) + np.eye(mean_KxTxT.shape[-1])) / 2
-    rollout = [mixed_KxTxT[0]]
-    for mixed_TxT in mixed_KxTxT[1:]:
-        rollout.append(mixed_TxT @ rollout[-1])
-    return np.stack(rollout).astype(np.float32)
+    rollout = itertools.accumulate(mixed_KxTxT, lambda below_TxT, mixed_TxT: mixed_TxT @ below_TxT)
+    return np.stack([*rollout]).astype(np.float32)
 
 
 def compute_saliency(

@@ -169,7 +169,6 @@ class LanguageModel:
         """Computes embeddings of texts. [CLS] and [SEP] count as tokens.
 
         Args:
-            text: a text, or several.
             layer: whose states to use: 1 is the first layer, -1 the last, 0 the embeddings below the first.
             pooling: "mean" of the tokens' states, the state of the "first" or the "last" token, or None for those of
                 all tokens; "": that which the model's embeddings were trained by (objective contrastive), else "mean".
@@ -213,9 +212,6 @@ class LanguageModel:
         """Finds the candidates whose embeddings have the largest cosine with that of the text.
 
         Args:
-            text: a text, or several.
-            candidates: the texts to search.
-            top_k: how many candidates to return.
             layer: as in `encode`.
             pooling: as in `encode`, not None.
 
@@ -238,7 +234,6 @@ class LanguageModel:
         """Computes the output layer's logits at all tokens of each text.
 
         Args:
-            text: a text, or several.
             batch_size: texts of full length in a batch; None: `batch_size` of the model.
 
         Returns:
@@ -264,7 +259,6 @@ class LanguageModel:
         A [MASK] in a text stays masked and has no log-probability.
 
         Args:
-            text: a text, or several.
             metric: "pll" masks each token alone (Salazar et al. 2020); "pll_word_l2r" also masks the tokens after it in
                 its word (Kauf and Ivanova 2023).
             batch_size: sequences of full length in a batch; None: `batch_size` of the model.
@@ -295,7 +289,6 @@ class LanguageModel:
         of the text. A masked model reads all but the token: the sum is the negative pseudo-log-likelihood.
 
         Args:
-            text: a text, or several.
             by: what has a surprisal: the words between white space, the tokens, or the whole text.
             metric: of a masked model, as in `pseudo_log_likelihood`; "causal": a hybrid model reads from left to right.
             batch_size: sequences of full length in a batch; None: `batch_size` of the model.
@@ -360,7 +353,6 @@ class LanguageModel:
         Any other model fills the [MASK]s of a prompt; a prompt without [MASK] is followed by as many as fit.
 
         Args:
-            prompt: a prompt, or several.
             max_length: tokens in all, those of the prompt included; 0: as many as a training sequence.
             num_return_sequences: texts for each prompt.
             temperature: divides the logits before a token is sampled; 0: takes the likeliest token.
@@ -396,8 +388,6 @@ class LanguageModel:
         """Translates with beam search.
 
         Args:
-            source: a text to translate, or several.
-            num_beams: beams of the search.
             length_penalty: as in `generate`.
             num_return_sequences: translations for each source, at most `num_beams`.
 

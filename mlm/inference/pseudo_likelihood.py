@@ -80,10 +80,7 @@ def build_queries(tokenizer: Tokenizer, sentences: Sequence[str], length: int) -
 
 
 def split_at_words(starts_T: np.ndarray, max_tokens: int) -> Iterator[tuple[int, int]]:
-    """Spans of at most `max_tokens` tokens that end before a word, or anywhere where no word starts in reach.
-
-    starts_T: whether each token starts a word.
-    """
+    """Spans of at most `max_tokens` tokens that end before a word, or anywhere where no word starts in reach."""
     start = 0
     while len(starts_T) - start > max_tokens:
         word_starts = np.flatnonzero(starts_T[start + 1 : start + max_tokens + 1])

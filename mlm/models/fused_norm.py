@@ -46,7 +46,6 @@ def normalize(model: config.Model, params, x_BxLxD, y_BxLxD=None, key_B=None):
     """The norm of x_BxLxD, or of its sum with y_BxLxD after dropout.
 
     Args:
-        params: of the norm.
         y_BxLxD: the output of a sublayer, or None.
         key_B: the examples' keys of dropout; None: nothing is dropped.
     """

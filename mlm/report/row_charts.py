@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mlm.base import groups
 from mlm.base.estimates import UNBOUNDED, Estimate, Score
 from mlm.report import charts, series, specs, summary, table
 from mlm.report.charts import RowChart
@@ -177,9 +178,7 @@ def make_row_labels(rows: Sequence[dict], columns: Sequence[Column]) -> list[str
     for column in columns:
         cells = [row.get(column.name) for row in rows]
         if column.format and not any(isinstance(cell, Estimate) for cell in cells):
-            values: dict[str, set] = {}
-            for label, cell in zip(labels, cells, strict=True):
-                values.setdefault(label, set()).add(cell)
+            values = groups.group_values(dict.fromkeys(zip(labels, cells, strict=True)))
             ends = [f", {column.title} {table.format_cell(cell, column.format)}" * (cell is not None) for cell in cells]
             labels = [label + end * (len(values[label]) > 1) for label, end in zip(labels, ends, strict=True)]
     return labels

@@ -125,7 +125,6 @@ def build_lines(
     """The spec of a line chart, without data and theme.
 
     Args:
-        chart: the chart.
         styles: of its series and references.
         size: width and height of the plot, as Vega expressions.
         shown: a Vega expression: the names of the series that are drawn, or null for all. The scales are of all.

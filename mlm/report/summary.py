@@ -42,7 +42,6 @@ def build_table(
     a realised one differs from the target, and the evaluation set if there are several.
 
     Args:
-        results: runs.
         leading_columns: the experiment's columns, of which the first is text; those of `run_columns` are filled here.
         describe_group: (runs of a group) -> its cells in the other leading columns and in the trailing ones.
         trailing_columns: the experiment's columns after the scores.

@@ -23,10 +23,6 @@ def load_dataset(
 
     Held out are the sources' own held-out splits; with eval.max_examples an equal share of it of each.
 
-    Args:
-        tokenizer: of all sources.
-        load_source: (config of a source, tokenizer) -> its examples.
-
     Raises:
         ConfigError: a source has no examples for a split; names the corpus file and the source.
     """
@@ -135,7 +131,6 @@ def list_segments(
 
     Args:
         packed: the examples of the last phase.
-        load_dataset: (config of a phase) -> its examples, of another length.
 
     Raises:
         ConfigError: the run repeats a source more often than its corpus file allows.

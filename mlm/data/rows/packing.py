@@ -246,7 +246,6 @@ def build_columns(packed: PackedSequences, seq_len: int, isolate_documents: bool
     """The sequences by column, as in columns.DENSE_COLUMNS.
 
     Args:
-        packed: the sequences.
         seq_len: the length to which they are padded.
         isolate_documents: whether pieces become segments, which do not see each other.
     """

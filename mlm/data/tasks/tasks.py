@@ -132,10 +132,7 @@ def check(cfg: config.Config) -> None:
 
 
 def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "dev")) -> None:
-    """Raises ConfigError for a config.data.labelled that describes no files of examples. Opens no file.
-
-    required: the splits that it must name.
-    """
+    """Raises ConfigError for a config.data.labelled that describes no files of examples. Opens no file."""
     labelled, name = cfg.data.labelled, "data.labelled"
     require = functools.partial(errors.require_field, cfg)
     errors.require_one_of(f"config.{name}.format", labelled.format, LABELLED_OBJECTIVES[cfg.objective].formats)

@@ -93,10 +93,7 @@ def count_hosts(args: argparse.Namespace) -> int:
 
 
 def submit_sweep(sweep: Sweep, args: argparse.Namespace) -> None:
-    """Submits the points that are neither done nor in progress. Raises ConfigError before anything is written.
-
-    args: the flags of `mlm sweep submit` about its jobs.
-    """
+    """Submits the points that are neither done nor in progress. Raises ConfigError before anything is written."""
     expected = (
         "measured step times, which decide the steps of the points; to measure them, run one point (--points) on a "
         "machine with this accelerator"
@@ -112,7 +109,6 @@ def submit_packing(cfg: config.Config, flags: Sequence[str], config_path: str, a
     Args:
         flags: of `mlm pack`, that make the config of the file below.
         config_path: the file of --config, with ":ARGUMENT" if it takes one; "": none was given.
-        args: the flags of `mlm pack` about the job.
     """
     root = files.make_path(cfg.data.cache_dir)
     identity = str(files.make_absolute(root)), str(Path.cwd()), config_path, tuple(flags), args.tasks
