@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import LAPTOP, LARGE, QUICK, TEXT, make_member
-from mlm.report import run_columns, summary
-from mlm.report.table import Column
+from mlm.report import evaluation_scores, run_columns, summary
+from mlm.report.table import Column, NamedTable
 
 MEMBERS = ("bag", "window", "gru", "lstm", "transformer")
 EVALUATION_FIELDS = {"eval.anisotropy": True}
@@ -47,6 +47,7 @@ SCALES = {
 }
 
 COLUMNS = (*run_columns.select_columns("model"), Column("layers", "layers", ",d"), Column("width", "width", ",d"))
+RESULT_TABLES = ("states",)
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -64,3 +65,11 @@ def describe_row(seeds: Sequence[dict]) -> dict:
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each family; what its runs were asked stands in the columns of mlm/evaluation."""
     return summary.build_table(results, COLUMNS, describe_row)
+
+
+def tables(results: Sequence[dict]) -> list[NamedTable]:
+    """All that was measured of the states, of which the headline has room for two columns."""
+    rows, _ = table(results)
+    columns = [*run_columns.select_columns("model"), *evaluation_scores.build_columns(results).values()]
+    caption = "Means over seeds of what was measured of the last layer's states."
+    return [NamedTable("states", "States", caption, [row for row in rows if "seeds" in row], columns)]

@@ -27,7 +27,7 @@ from mlm.base.estimates import FRACTION, estimate_mean
 from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import SMALL, TUNED_FIELDS, make_member, read_text, set_training_length
 from mlm.report import run_columns, series, summary
-from mlm.report.table import Column
+from mlm.report.table import Column, NamedTable
 
 NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 6_400  # taken in by a run, and between two evaluations
 MEMBERS = ("elman", "gru", "lstm", "transformer")
@@ -78,6 +78,7 @@ DISTANCE_COLUMNS = (
     ),
     Column("time", "time, longest rows over shortest", ".1f"),
 )
+RESULT_TABLES = ("claims", "distances")
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -133,3 +134,11 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
         for bucket in results[0]["evaluations"].get("context_range", {}).get("recall", {}).get("distance", ())
     }
     return [row | optimum if row["model"] == "Bayes optimum" else row for row in rows], columns
+
+
+def tables(results: Sequence[dict]) -> list[NamedTable]:
+    """Gradients, names and time by distance, for which the headline has no room."""
+    rows, columns = table(results)
+    shown = [column for column in columns if column in (*run_columns.select_columns("model"), *DISTANCE_COLUMNS)]
+    rows = [row for row in rows if any(column.name in row for column in shown[1:])]
+    return [NamedTable("distances", "Distances", "Means over seeds, by distance.", rows, shown)]

@@ -13,7 +13,7 @@ from scipy import stats
 from small import ROOT, read_example, train_config
 
 from mlm.base import config, fields
-from mlm.base.estimates import Estimate
+from mlm.base.estimates import Estimate, EvaluationMetric, EvaluationScore
 from mlm.launch.sweep import search, table_rehearsal
 from mlm.objectives import mlm
 from mlm.report import series, summary
@@ -89,6 +89,24 @@ def test_each_experiment_says_what_it_asks_and_where_its_figures_stand():
         linked = re.findall(r"\((results/\w+\.md)\)", links)
         assert entries["Figures"].split() == ([f"experiments/{page}" for page in linked] or ["none", "yet"]), name
         assert all((ROOT / "experiments" / page).exists() for page in linked)
+
+
+@pytest.mark.parametrize("name", ["embeddings", "long_distance"])
+def test_a_page_has_what_was_measured_and_the_headline_leaves_out(name):
+    experiment = importlib.import_module(f"experiments.{name}")
+    points = [resolution.resolve(fields.override(config.Config(), own)) for own in experiment.sweep("text").values()]
+    titles = {"sts_mean": "Spearman", "explained_adjusted": "variance", "anisotropy": "cosine"}
+    curve = [{"low": low, "norm": 2.0 / (1 + low)} for low in (0, 8, 32, 64)]
+    results = []
+    for number, cfg in enumerate(points):
+        made = table_rehearsal.make_result(fields.override(cfg, {"workdir": f"runs/{number}-012345"}), number)
+        scores = [EvaluationScore(EvaluationMetric(key, title, "0f"), 0.5, 0.1) for key, title in titles.items()]
+        evaluations = {"context_range": {"gradient": {"start": curve, "trained": curve}}}
+        results.append(made | {"evaluation_scores": scores, "evaluations": evaluations})
+    (found,) = experiment.tables(results)
+    expected = {"model", *titles} if name == "embeddings" else {"model", "start_8", "trained_8", "trained_64"}
+    assert found.stem in experiment.RESULT_TABLES and len(found.rows) == len(points)
+    assert expected <= {column.name for column in found.columns} <= found.rows[0].keys()
 
 
 def test_the_experiment_of_the_readme_is_one():
