@@ -11,13 +11,13 @@ import pytest
 from small import FAMILY_CELLS, ONE_EACH, VOCAB, batch, mark_further, params_of, small_config
 
 from mlm import models
-from mlm.base import config, errors, fields
+from mlm.base import config, errors, fields, text_files
 from mlm.models import MODELS, attention, layers, lm, platform_kernels, positions, stack
 from mlm.models.hub import model_types
 from mlm.models.hub.architecture import ARCHITECTURES
 from mlm.models.transformer import TransformerEncoder
 from mlm.training.run import resolution
-from mlm.training.step import optim, optimizers
+from mlm.training.step import optimizers
 
 B, L, D, H = 2, 9, 16, 4
 SMALL = config.Model(width=D, num_heads=H, num_layers=2, mlp_dim=24, init_std=0.25, kernels="reference")
@@ -324,7 +324,7 @@ def test_no_bias_is_left_where_there_should_be_none(family, cell):
 def test_weights_decay_and_norms_scales_and_biases_do_not(family, cell):
     changes = {"layer_scale": 0.1, "qk_norm": True, "attention_gate": True, "positions": "relative", "embedding_dim": 8}
     shapes = paths(family, cell, norm_placement="sandwich", **changes)
-    groups = optim.split_decay_groups(config.Optim())
+    groups = text_files.split_names(config.Optim().decay_groups)
     for path, leaf in shapes.items():
         decays = optimizers.find_group(tuple(map(jax.tree_util.DictKey, path)), leaf) in groups
         is_vector = leaf.ndim - ("layers" in path) < 2

@@ -154,7 +154,9 @@ def find_blocks(page, language):
 
 def test_the_files_that_the_guides_show_are_read(tmp_path):
     (tmp_path / "reviews").mkdir()
-    (table,), (reviews, *others) = (find_blocks("docs/guides/finetune.md", language) for language in ("text", "toml"))
+    (*_, table), (reviews, *others) = (
+        find_blocks("docs/guides/finetune.md", language) for language in ("text", "toml")
+    )
     for name in ("train", "dev"):
         (tmp_path / "reviews" / f"{name}.csv").write_text(table)
     (tmp_path / "reviews.toml").write_text(reviews)

@@ -131,9 +131,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     best: tuple = ((-1.0, 0.0),)
     trials = [*itertools.product(grid.batch_sizes, rates)]
     for finished, (batch_size, rate) in enumerate(trials):
-        # The run's model, trained in a way that owes nothing to how the run was trained.
-        settings = {"optim": OPTIM, "train": config.Train(steps=grid.steps, batch_size=batch_size)}
-        cfg = dataclasses.replace(run.cfg, **settings, init=config.Init(), finetune=config.Finetune())
+        cfg = make_config(run.cfg, batch_size, grid.steps)
         model = objectives.shift_states(cfg, run.program.model)
         static_cfg = program.make_static_config(cfg)
         objective, partitioner, score = compile_steps(static_cfg, model, verbalizer_C.tobytes())
@@ -160,6 +158,12 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         "selected": trial | {"accuracy": accuracy},
         **prompts.compute_scores(predicted_N, dev_label_N, inputs),
     }
+
+
+def make_config(cfg: config.Config, batch_size: int, steps: int) -> config.Config:
+    """The config of a trial: the run's model, trained in a way that owes nothing to how the run was trained."""
+    train = config.Train(steps=steps, batch_size=batch_size)
+    return dataclasses.replace(cfg, optim=OPTIM, train=train, init=config.Init(), finetune=config.Finetune())
 
 
 @functools.lru_cache(maxsize=8)  # all samples share the compiled functions
