@@ -302,7 +302,7 @@ BAD = {
         r"^text = 'the apple': expected a text with \[MASK\] in it",
     ),
     "a layer too many": (lambda model: model.encode("a", layer=3), "^layer = 3: expected -3 <= value <= 2"),
-    "no classes": (lambda model: model.predict(["a"]), "^objective = 'mlm': expected a run that was fine-tuned"),
+    "no classes": (lambda model: model.predict(["a"]), "^predict = 'mlm': expected a run that was fine-tuned"),
     "no attention": (lambda model: model.attentions("a"), "^attentions = 'bag': expected a Transformer"),
 }
 

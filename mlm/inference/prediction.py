@@ -45,7 +45,7 @@ class Prediction:
 def predict_labels(model, text) -> Any:
     """Implements `LanguageModel.predict`."""
     objective = model.config.objective
-    errors.require(objective in PREDICTABLE_OBJECTIVES, "objective", objective, EXPECTED_OBJECTIVES)
+    errors.require(objective in PREDICTABLE_OBJECTIVES, "predict", objective, EXPECTED_OBJECTIVES)
     if isinstance(text, str | tuple):
         (predicted,) = predict_labels(model, [text])
         return predicted
@@ -90,7 +90,7 @@ def predict_table(model, path: str, batch_rows: int = BATCH_ROWS) -> Iterator[di
     Raises ConfigError for a file without these columns, with a column of a name that is written, or damaged.
     """
     objective, labelled = model.config.objective, model.config.data.labelled
-    errors.require(objective in PREDICTABLE_OBJECTIVES, "objective", objective, EXPECTED_OBJECTIVES)
+    errors.require(objective in PREDICTABLE_OBJECTIVES, "predict", objective, EXPECTED_OBJECTIVES)
     tags_words = labels_words(model.config)
     columns = ["" if tags_words else labelled.text_column]
     columns += [labelled.text_pair_column] * (get_text_counts(model.config) == (2,))
