@@ -271,8 +271,9 @@ def check_layers(layers: Sequence[fields.Layer]) -> None:
             )
             corpus_files.find_files(f"config.{name}", value, column)
         elif value and name in PATH_FIELDS and not buckets.is_bucket_path(value):
-            expected = f"a path that is there{text_files.suggest_path(value)}"
-            errors.require(os.path.exists(os.path.expanduser(value)), f"config.{name}", value, expected)
+            is_there = os.path.exists(os.path.expanduser(value))
+            hint = "" if is_there else text_files.suggest_path(value)
+            errors.require(is_there, f"config.{name}", value, f"a path that is there{hint}")
 
 
 def load_config_file(path: str) -> config.Config:

@@ -113,4 +113,5 @@ def print_summary(packed) -> None:
         )
     num_tokens = sum(packed.manifest[split]["tokens"] for split in packed.splits)
     size = sum(path.stat().st_size for folder in packed.folders for path in folder.glob("*.bin"))
-    print(*packed.folders, sep=", ", end=f": {size / 1e6:.1f} MB, {size / num_tokens:.2f} bytes a token\n")
+    folders = ", ".join(map(str, packed.folders))
+    print(f"{folders}: {size / 1e6:.1f} MB, {size / num_tokens:.2f} bytes a token")

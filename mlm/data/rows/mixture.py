@@ -23,6 +23,9 @@ def load_dataset(
 
     Held out are the sources' own held-out splits; with eval.max_examples an equal share of it of each.
 
+    Args:
+        load_source: (config of a source, tokenizer) -> its examples.
+
     Raises:
         ConfigError: a source has no examples for a split; names the corpus file and the source.
     """
@@ -131,6 +134,7 @@ def list_segments(
 
     Args:
         packed: the examples of the last phase.
+        load_dataset: (config of a phase) -> its examples, of another length.
 
     Raises:
         ConfigError: the run repeats a source more often than its corpus file allows.
