@@ -63,8 +63,8 @@ def test_each_word_keeps_its_ids_but_a_new_one_which_has_one(name, tmp_path):
     for text, ids, wanted in zip(texts, found, expected, strict=True):
         assert order_V[ids].tolist() == wanted, text
     assert {i for ids in found for i in ids} >= {*range(source.vocab_size, extended.vocab_size)}
-    batches = tokenization.tokenize_documents(texts, extended)
-    assert [i for batch in batches for i in batch.ids_T] == [*itertools.chain.from_iterable(found)]
+    batches = tokenization.tokenize_documents((("", text) for text in texts), extended)
+    assert [i for _, batch in batches for i in batch.ids_T] == [*itertools.chain.from_iterable(found)]
 
     assert hub.read_tokenizer(written(extended, tmp_path)).encode_batch(texts) == found
 

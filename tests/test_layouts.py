@@ -123,7 +123,7 @@ def test_packed_text_has_the_ids_of_the_whole_text(folders, name, mode, tmp_path
 def test_documents_of_any_letters_have_the_ids_of_the_whole_text(folders, name):
     tokenizer, draws = load(folders, name), random.Random(0)
     texts = ["".join(draws.choices(PARTS, k=draws.randint(1, 60))).strip() for _ in range(300)]
-    batches = list(tokenization.tokenize_documents(filter(None, texts), tokenizer))
+    _, batches = zip(*tokenization.tokenize_documents((("", text) for text in texts if text), tokenizer), strict=True)
     expected = [tokenizer.encode(text) for text in texts if text]
     assert [i for batch in batches for i in batch.ids_T] == list(itertools.chain.from_iterable(expected))
     assert sum(batch.size_S.sum() for batch in batches) == sum(map(len, expected))

@@ -143,7 +143,7 @@ def test_texts_have_the_ids_of_each_alone(kind, size, monkeypatch):
     if kind == "unigram":  # whose sums round otherwise in a sentence and in its document
         texts = [text for text in texts if len(list(corpus.split_sentences(text))) == 1]
     draw.shuffle(texts)
-    batches = list(tokenization.tokenize_documents(map(str.strip, texts), tokenizer))
+    _, batches = zip(*tokenization.tokenize_documents((("", text.strip()) for text in texts), tokenizer), strict=True)
     ids_T, size_S, ends_S = map(np.concatenate, zip(*batches, strict=True))
     ids = np.split(ids_T, np.cumsum(size_S)[ends_S])
     assert [list(part) for part in ids] == [*(list(tokenizer.encode(text.strip())) for text in texts), []]

@@ -223,13 +223,13 @@ def test_a_file_that_changes_while_it_is_packed_is_refused(tmp_path, monkeypatch
     cfg, read = make_config(write_texts(tmp_path / "texts", random.Random(0)), tmp_path, pack__shard_mb=shard_mb), []
     pack.load_tokenizer(cfg)
 
-    def read_documents(*args, whole=corpus.read_documents):
+    def read_splits(*args, whole=corpus.read_splits):
         yield from whole(*args)
         with open(tmp_path / "texts/0.txt", "a") as file:
             file.write("\n\nab ef")
         read.append(args)
 
-    monkeypatch.setattr(corpus, "read_documents", read_documents)
+    monkeypatch.setattr(corpus, "read_splits", read_splits)
     with pytest.raises(errors.ConfigError, match=r"^config\.data\.path = .*texts': expected files that stay as"):
         pack.load_dataset(cfg)
     assert read and not [*tmp_path.glob("rows-*"), *tmp_path.glob("shard-*")]

@@ -8,7 +8,10 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import pickle
+import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,28 +98,44 @@ class Packer(NamedTuple):
 
     def write_splits(self, folder: Path, shard: corpus.Shard | None = None) -> dict[str, Any]:
         """Packs a shard, or the whole corpus; returns the counts of each split."""
-        tokenizer = _build_tokenizer(self.tokenizer_kind, self.tokenizer_model)
-        num_bytes = 0 if shard else corpus.count_bytes(self.data)
-        is_stream = self.pack.mode == "stream"
         options = {"short_seq_prob": self.pack.short_seq_prob} if self.pack.short_seq_prob else {}
+        counts = Counter()
 
         def write(split, writer, _):
-            count, num_breaks, data = [0], 0, self.data
-            texts = corpus.read_running_text(data, split) if is_stream else corpus.read_documents(data, split, shard)
-            texts = texts if shard else vocabulary.log_progress(texts, f"packing {split}", num_bytes)
-            tokenize = tokenization.tokenize_stream if is_stream else tokenization.tokenize_documents
-            for packed in PACKERS[self.pack.mode](tokenize(_count(texts, count), tokenizer), writer.seq_len, **options):
+            num_breaks = 0
+            for packed in PACKERS[self.pack.mode](batches[split], writer.seq_len, **options):
                 arrays = build_columns(packed, writer.seq_len, _isolates(self.pack))
                 arrays["break_ends"] += num_breaks
                 num_breaks += len(arrays["breaks"])
                 writer.write_examples(arrays)
-            return {"documents": count[0]}
+            return {"documents": counts[split]}
 
-        counts = columns.write_splits(folder, self.layout, write)
+        with tempfile.TemporaryFile(dir=folder) as held_out:
+            batches = self._tokenize_splits(shard, counts, held_out)
+            manifest = columns.write_splits(folder, self.layout, write)
         if self.data.corpus == "text" and corpus.compute_fingerprint(self.data) != self.inputs["corpus"]:
             expected = "files that stay as they are while they are packed; start again"
             raise errors.ConfigError(f"config.data.path = {self.data.path!r}: expected {expected}")
-        return counts
+        return manifest
+
+    def _tokenize_splits(self, shard, counts, held_out):
+        """The batches of each split: one pass over the documents gives those of train, and keeps the others in a file."""
+        tokenizer = _build_tokenizer(self.tokenizer_kind, self.tokenizer_model)
+        num_bytes = 0 if shard else corpus.count_bytes(self.data)
+
+        def tokenize_stream(split):
+            lines = _count(corpus.read_running_text(self.data, split), split, counts)
+            return tokenization.tokenize_stream(
+                vocabulary.log_progress(lines, f"packing {split}", num_bytes), tokenizer
+            )
+
+        if self.pack.mode == "stream":
+            return {split: tokenize_stream(split) for split in corpus.SPLITS}
+        documents = corpus.read_splits(self.data, shard)
+        if not shard:
+            documents = vocabulary.log_progress(documents, "packing", num_bytes, lambda pair: len(pair[1]))
+        labelled = tokenization.tokenize_documents(documents, tokenizer)
+        return {"train": _set_aside(labelled, held_out, counts), "validation": _load_batches(held_out)}
 
 
 def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple[Packer, Tokenizer]:
@@ -217,10 +236,27 @@ def _isolates(pack):
     return pack.isolate_documents and pack.mode == "full_sentences"
 
 
-def _count(texts, count):
+def _count(texts, split, counts):
     for text in texts:
-        count[0] += 1
+        counts[split] += 1
         yield text
+
+
+def _set_aside(labelled, held_out, counts):
+    """The batches of train; those of the other split are written into a file. Counts the documents of both."""
+    for split, batch in labelled:
+        counts[split] += int(batch.ends_document_S.sum())
+        if split == "train":
+            yield batch
+        else:
+            pickle.dump(batch, held_out)
+
+
+def _load_batches(file):
+    file.seek(0)
+    with contextlib.suppress(EOFError):
+        while True:
+            yield pickle.load(file)
 
 
 def _list_with_progress(shards: Iterable, sizes: Sequence[int]) -> list:

@@ -3,6 +3,7 @@
 Letters in array names: S sentences or texts, W their words, K words that are known, T tokens.
 """
 
+import collections
 import concurrent.futures
 import itertools
 import re
@@ -25,8 +26,13 @@ SENTENCE_MARK, DOCUMENT_MARK = "\n", "\0"  # what stands alone after each senten
 FlatIds = tuple[np.ndarray, np.ndarray]  # (ids_T, size_S): the ids of all texts in turn, how many each one's are
 
 
-def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[SentenceBatch]:
-    """The ids of whole documents. Sentences are encoded apart, which is faster, where that gives the same ids."""
+def tokenize_documents(
+    documents: Iterable[tuple[str, str]], tokenizer: Tokenizer
+) -> Iterator[tuple[str, SentenceBatch]]:
+    """The ids of whole documents, which come as pairs (split, text), in pairs (split, batch); each split has its order.
+
+    Sentences are encoded apart, which is faster, where that gives the same ids.
+    """
     encoder, is_context = CachedEncoder(tokenizer), re.compile(tokenizer.document_pattern).search
     faults = WarningCounter()
 
@@ -38,14 +44,15 @@ def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterat
         ids_T, size_S = encode_sentences(tokenizer, text, list(corpus.locate_sentences(text, faults)))
         return SentenceBatch(ids_T, size_S, np.arange(len(size_S)) == len(size_S) - 1)
 
-    def encode(batch):
-        encoded = []
-        for whole, group in itertools.groupby(batch, is_whole):
+    def encode(split, batch):
+        text, encoded = "\n".join(batch), []
+        has_whole = max(map(len, batch)) >= LONG_WORD or DOCUMENT_MARK in text or is_context(text)  # perhaps
+        for whole, group in itertools.groupby(batch, is_whole) if has_whole else [(False, batch)]:
             texts = list(group)
             encoded += map(encode_whole, texts) if whole else [encoder.encode_documents(texts, faults)]
-        return SentenceBatch(*map(np.concatenate, zip(*encoded, strict=True)))
+        return split, SentenceBatch(*map(np.concatenate, zip(*encoded, strict=True)))
 
-    yield from map(encode, _prefetch(_batch_documents(documents)))
+    yield from itertools.starmap(encode, _prefetch(_batch_documents(documents)))
     faults.report()
 
 
@@ -76,15 +83,14 @@ def _prefetch(batches):
 
 
 def _batch_documents(documents):
-    batch, size = [], 0
-    for text in documents:
-        batch.append(text)
-        size += len(text)
-        if size > BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    batches, sizes = collections.defaultdict(list), collections.Counter()
+    for split, text in documents:
+        batches[split].append(text)
+        sizes[split] += len(text)
+        if sizes[split] > BATCH_CHARACTERS:
+            yield split, batches.pop(split)
+            del sizes[split]
+    yield from batches.items()
 
 
 def _batch_running_text(lines):
@@ -120,10 +126,11 @@ class CachedEncoder:
         if self._tokenizer.splits_at_spaces:
             words = f" {SENTENCE_MARK} ".join([*sentences, ""]).split(" ")
             ids_T, size_W, number_W = self._words(words)
-            ends_W = np.cumsum(size_W)[number_W == self._words[SENTENCE_MARK]]
-            return SentenceBatch(ids_T, np.diff(ends_W, prepend=0), _equals(sentences, DOCUMENT_MARK))
+            mark_S = np.flatnonzero(number_W == self._words[SENTENCE_MARK])
+            ends_document_S = number_W[mark_S - 1] == self._words[DOCUMENT_MARK]
+            return SentenceBatch(ids_T, np.diff(np.cumsum(size_W)[mark_S], prepend=0), ends_document_S)
         sentences = list(filter(None, map(str.strip, sentences)))
-        ends_S = _equals(sentences, DOCUMENT_MARK)
+        ends_S = np.fromiter(map(DOCUMENT_MARK.__eq__, sentences), bool, len(sentences))
         size_S = np.zeros(len(sentences), np.int64)
         ids_T, size_S[~ends_S] = self._encode([sentence for sentence in sentences if sentence != DOCUMENT_MARK])
         return SentenceBatch(ids_T, size_S, ends_S)
@@ -135,10 +142,6 @@ class CachedEncoder:
         ids_T, size_P, _ = self._parts(list(itertools.chain.from_iterable(parts)))
         end_P = np.append(0, np.cumsum(size_P))
         return ids_T, np.diff(end_P[np.cumsum(list(map(len, parts)), dtype=np.int64)], prepend=0)
-
-
-def _equals(texts, text):
-    return np.fromiter(map(text.__eq__, texts), bool, len(texts))
 
 
 def encode_sentences(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int, int]]) -> FlatIds:

@@ -86,15 +86,20 @@ def read_documents(data: config.Data, split: str, shard: Shard | None = None) ->
     not UTF-8, empty documents, and training documents left out because they are held out are counted in a warning.
     """
     errors.require_one_of("split", split, SPLITS)
+    return (document.text for _, document in _read_splits(data, (split,), shard))
+
+
+def read_splits(data: config.Data, shard: Shard | None = None) -> Iterator[tuple[str, str]]:
+    """Pairs (split, document) of both splits, of which each has the order of `read_documents`; raises as that does."""
+    return ((split, document.text) for split, document in _read_splits(data, SPLITS, shard))
+
+
+def _read_splits(data, splits, shard=None) -> Iterator[tuple[str, files.Document]]:
     if shard is None:
-        return (document.text for document in _read_split(data, split))
-    is_elsewhere = split == "validation" and data.validation_path and not data.search_fraction and not shard.is_first
-    found = () if is_elsewhere else _select_split(open_text(data, shard.parts), data, split)
-    return (document.text for document in found)
-
-
-def _read_split(data, split) -> Iterator[files.Document]:
-    return _require_documents(_select_split(CORPORA[data.corpus](data), data, split), data, split)
+        return _require_documents(_select_splits(CORPORA[data.corpus](data), data, splits), data, splits)
+    is_elsewhere = data.validation_path and not data.search_fraction and not shard.is_first
+    splits = [split for split in splits if split == "train" or not is_elsewhere]
+    return _select_splits(open_text(data, shard.parts), data, splits)
 
 
 def count_bytes(data: config.Data) -> int:
@@ -263,45 +268,51 @@ def _hash_text(text):
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _select_split(corpus, data, split):
-    """The documents of a split; with data.search_fraction both splits are parts of the train split."""
+def _select_splits(corpus, data, splits):
+    """Pairs (split, document); with data.search_fraction both splits are parts of the train split."""
     if not data.search_fraction:
-        return _select_real_split(corpus, data.validation_fraction, split)
-    train = _select_real_split(corpus, data.validation_fraction, "train")
-    return _divide(train, slice(8, 16), data.search_fraction, split)  # the other half decides the real split
+        return _select_real_splits(corpus, data.validation_fraction, splits)
+    train = (document for _, document in _select_real_splits(corpus, data.validation_fraction, ["train"]))
+    return _divide(train, slice(8, 16), data.search_fraction, splits)  # the other half decides the real split
 
 
-def _divide(documents, half, fraction, split):
-    """The documents of one split; half: the bytes of the hash that hold out this fraction."""
+def _divide(documents, half, fraction, splits):
+    """Pairs (split, document); half: the bytes of the hash that hold out this fraction."""
+    bound = fraction * 2.0**64
     for document in documents:
         number = int.from_bytes(_hash_text(document.id or document.text)[half], "big")
-        if (number < fraction * 2.0**64) == (split == "validation"):
-            yield document
+        split = "validation" if number < bound else "train"
+        if split in splits:
+            yield split, document
 
 
-def _select_real_split(corpus, fraction, split):
+def _select_real_splits(corpus, fraction, splits):
     if corpus.validation is None:
-        yield from _divide(corpus.train(), slice(0, 8), fraction, split)
-    elif split == "validation":
-        yield from corpus.validation()
-    else:
-        held_out, dropped = {_hash_text(one.text) for one in corpus.validation()}, 0  # grows with that split only
-        for document in corpus.train():
-            if _hash_text(document.text) in held_out:
-                dropped += 1
-            else:
-                yield document
-        if dropped:
-            message = "training documents also stand in the validation split: left out of training"
-            warnings_.warn_once(f"{dropped} {message}")
+        yield from _divide(corpus.train(), slice(0, 8), fraction, splits)
+        return
+    for split in splits:
+        documents = corpus.validation() if split == "validation" else _leave_out_held_out(corpus)
+        yield from ((split, document) for document in documents)
 
 
-def _require_documents(documents, data, split):
-    is_empty = True
-    for document in documents:
-        is_empty = False
-        yield document
-    if is_empty:
+def _leave_out_held_out(corpus):
+    held_out, dropped = {_hash_text(one.text) for one in corpus.validation()}, 0  # grows with that split only
+    for document in corpus.train():
+        if _hash_text(document.text) in held_out:
+            dropped += 1
+        else:
+            yield document
+    if dropped:
+        message = "training documents also stand in the validation split: left out of training"
+        warnings_.warn_once(f"{dropped} {message}")
+
+
+def _require_documents(documents, data, splits):
+    missing = set(splits)
+    for split, document in documents:
+        missing.discard(split)
+        yield split, document
+    for split in missing:
         name = {"text": "path", "tfds": "tfds_name"}.get(data.corpus, "corpus")
         name = "validation_path" if split == "validation" and data.validation_path else name
         remedy = ""
@@ -357,7 +368,7 @@ def open_sources(data: config.Data) -> Corpus:
     def read(split):
         for name, source in opened.items():
             with sources.name_source(data.sources, name):
-                yield from _read_split(source, split)
+                yield from (document for _, document in _read_splits(source, (split,)))
 
     def content():
         return "".join(map(compute_fingerprint, opened.values())).encode()

@@ -7,6 +7,7 @@ import glob
 import io
 import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -29,7 +30,8 @@ NOT_UTF8 = "lines with bytes that are not UTF-8, replaced by U+FFFD"
 SETTLED_NS = 2 * 10**9  # age at which a later change of a file changes its time, however coarse its file system's clock
 
 
-Boundary = Callable[[str], bool]  # line -> whether it starts a document
+Boundary = Callable[[str], Sequence[int]]  # complete lines -> where those begin that start a document
+LINE, BLANK_LINE = re.compile(r"\n(?=.)", re.DOTALL), re.compile(r"\n(?=[^\S\n]*\n)")  # each after the end of another
 
 
 class Document(NamedTuple):
@@ -58,9 +60,9 @@ def make_boundary(field: str, name: str) -> Boundary:
     Raises errors.ConfigError for what is no regular expression; the function, for one that takes too long on a line.
     """
     named: dict[str, Boundary] = {
-        "file": lambda line: False,
-        "line": lambda line: True,
-        "blank_line": lambda line: not line.strip(),
+        "file": lambda text: (),
+        "line": lambda text: [found.start() for found in LINE.finditer("\n" + text)],
+        "blank_line": lambda text: [found.start() for found in BLANK_LINE.finditer("\n" + text)],
     }
     if name in named:
         return named[name]
@@ -68,7 +70,7 @@ def make_boundary(field: str, name: str) -> Boundary:
     with errors.explain(place, expected, regex.error, RecursionError, OverflowError):
         heading = regex.compile(name)
 
-    def starts(line):
+    def is_heading(line):
         if len(line) > MAX_HEADING_LENGTH:
             return False
         try:
@@ -78,7 +80,12 @@ def make_boundary(field: str, name: str) -> Boundary:
             slow = f"it takes more for {errors.format_value(line[:60])}"
             raise errors.ConfigError(f"{place}: expected {expected}; {slow}") from None
 
-    return starts
+    def find_headings(text):
+        lines = list(_iterate_lines(text))
+        starts = itertools.accumulate(map(len, lines), initial=0)
+        return [start for start, line in zip(starts, lines, strict=False) if is_heading(line)]
+
+    return find_headings
 
 
 def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
@@ -168,7 +175,7 @@ def divide_file(path: str, boundary: Boundary | None, num_bytes: int) -> list[Fi
             if place >= starts[-1] + num_bytes:
                 starts.append(place)
     elif kind == records.JSON:
-        starts = _find_lines(path, num_bytes, lambda line: True)
+        starts = _find_lines(path, num_bytes, lambda line: [0])
     elif boundary:
         starts = _find_lines(path, num_bytes, boundary)
     if len(starts) == 1:
@@ -213,7 +220,8 @@ def read_documents(
         found, path = False, part.path
         kind = records.detect_kind(path) if text_column else records.TEXT
         if kind == records.TEXT:
-            documents = _split_documents(_read_blocks(part, faults), boundary, path, faults, started)
+            texts = _split_documents(_read_blocks(part, faults), boundary, path, faults, started)
+            documents = zip(texts, itertools.repeat(""), strict=False)
         else:
             documents, started[0] = _read_rows(part, kind, text_column, id_column, faults), True
         for text, name in documents:
@@ -226,7 +234,7 @@ def read_documents(
     return started[0]
 
 
-def _read_rows(part, kind, text_column, id_column, faults) -> Iterator[Document]:
+def _read_rows(part, kind, text_column, id_column, faults) -> Iterator[tuple[str, str]]:
     """The documents of a file of records; one that is too long in pieces."""
     for where, text, name in records.read_rows(part.path, kind, text_column, id_column, part.start, part.end):
         text = text_files.SURROGATE.sub("\ufffd", (text or "").replace("\r\n", "\n").replace("\0", ""))
@@ -235,7 +243,7 @@ def _read_rows(part, kind, text_column, id_column, faults) -> Iterator[Document]
         if len(text) > MAX_DOCUMENT_LENGTH:
             faults.add(LONG_DOCUMENTS, where)
         for start in range(0, len(text), MAX_DOCUMENT_LENGTH):
-            yield Document(text[start : start + MAX_DOCUMENT_LENGTH], name)
+            yield text[start : start + MAX_DOCUMENT_LENGTH], name
 
 
 def read_lines(paths: list[str]) -> Iterator[str]:
@@ -247,22 +255,26 @@ def read_lines(paths: list[str]) -> Iterator[str]:
     faults.report()
 
 
-def _split_documents(blocks, boundary, path, faults, started) -> Iterator[Document]:
+def _split_documents(blocks, boundary, path, faults, started) -> Iterator[str]:
     parts, size, begins = [], 0, True
     for offset, text in blocks:
-        for line in _iterate_lines(text):
-            starts = begins and boundary(line)
-            started[0] |= starts
-            begins = line.endswith("\n")
-            if size + len(line) > MAX_DOCUMENT_LENGTH and size and not starts:
+        first = 0 if begins else text.find("\n") + 1 or len(text)  # of the lines that this text has from their beginning
+        starts = [first + start for start in boundary(text[first:])]
+        started[0] |= bool(starts)
+        begins = text.endswith("\n")
+        rest, *documents = [text[start:end] for start, end in itertools.pairwise([0, *starts, len(text)])]
+        for part in [rest] if size + len(rest) <= MAX_DOCUMENT_LENGTH else _iterate_lines(rest):
+            if size + len(part) > MAX_DOCUMENT_LENGTH and size:
                 faults.add(LONG_DOCUMENTS, f"{path} at byte {offset}")
-                starts = True
-            if starts:
-                yield Document("".join(parts))
+                yield "".join(parts)
                 parts, size = [], 0
-            parts.append(line)
-            size += len(line)
-    yield Document("".join(parts))
+            parts.append(part)
+            size += len(part)
+        if documents:
+            yield "".join(parts)
+            yield from documents[:-1]
+            parts, size = documents[-1:], len(documents[-1])
+    yield "".join(parts)
 
 
 def _read_blocks(part, faults) -> Iterator[tuple[int, str]]:
