@@ -6,13 +6,16 @@ an example's index, such as the causal examples of hybrid, has its usual share o
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
-from typing import Any
+from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from mlm.base import config, errors, types
+
+if TYPE_CHECKING:
+    import jax
 
 
 def check(train: config.Train) -> None:
@@ -23,7 +26,9 @@ def check(train: config.Train) -> None:
 
 def count_microbatches(train: config.Train, step: Any) -> Any:
     """How many of its microbatches a step uses, from one to all. Steps that are not traced start no device (NumPy)."""
-    xp = np if isinstance(step, int | np.ndarray) else jnp
+    xp: Any = np
+    if not isinstance(step, int | np.ndarray):
+        import jax.numpy as xp
     num_warmup = max(round(train.batch_warmup_fraction * train.steps), 1)
     fraction = train.initial_batch_fraction + (1 - train.initial_batch_fraction) * step / num_warmup
     count = xp.floor(xp.float32(train.grad_accum_steps * fraction + 1e-4))  # which may fall just below an integer
@@ -52,6 +57,9 @@ def compute_mean_fraction(train: config.Train, steps: range | None = None) -> fl
 
 def split_batch(train: config.Train, step: types.Array, tree: Any) -> Any:
     """Arrays of examples with a leading axis of microbatches; the step uses the first of them."""
+    import jax
+    import jax.numpy as jnp
+
     num_parts = train.grad_accum_steps
     return jax.tree.map(
         lambda x: jnp.roll(x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1), -(step % num_parts), 0), tree
@@ -60,5 +68,7 @@ def split_batch(train: config.Train, step: types.Array, tree: Any) -> Any:
 
 def flag_used(train: config.Train, step: types.Array, batch_size: int) -> jax.Array:
     """is_used_B: whether the step uses each example of the batch of a device."""
+    import jax.numpy as jnp
+
     part_B = (jnp.arange(batch_size) - step) % train.grad_accum_steps
     return part_B < count_microbatches(train, step)

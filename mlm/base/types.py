@@ -4,16 +4,18 @@ The name of an array ends in its shape, one letter an axis: B examples of a batc
 slots of an example (in the states and weights of all layers: the layers), D width, V vocabulary, N examples of a split.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NewType, Protocol
-
-import jax
-import jax.numpy as jnp
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType, Protocol
 
 from mlm.base import config
 from mlm.base.estimates import Score
+
+if TYPE_CHECKING:
+    import jax  # which takes a second to import: what only reads text starts without it
 
 Params = Any  # a tree of arrays
 StaticConfig = NewType("StaticConfig", config.Config)  # what a program is compiled for (training/step/program.py)
@@ -65,6 +67,8 @@ FLOAT_LABELS = ("value_B",)  # labels that are float32, not int32
 
 def abstract_batch(batch_size: int, dataset: DatasetInfo) -> Batch:
     """The shapes and types of a batch, without values."""
+    import jax
+    import jax.numpy as jnp
 
     def make_array(name: str, seq_len: int = dataset.seq_len) -> jax.ShapeDtypeStruct:
         size, dtype = {"B": batch_size, "L": seq_len}, jnp.float32 if name in FLOAT_LABELS else jnp.int32

@@ -15,9 +15,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlm.base.config import Language
-from mlm.data.language.floor import Floor, compute_masked_floor
+from mlm.data.language.floor import compute_masked_floor
 from mlm.data.language.grammar import build_grammar, encode_texts
-from mlm.data.language.hmm import HMM, compute_favorite_log_likelihood, compute_fit_probs, compute_state_marginals
+from mlm.data.language.hmm import (
+    HMM,
+    Floor,
+    compute_favorite_log_likelihood,
+    compute_fit_probs,
+    compute_state_marginals,
+)
 from mlm.data.language.posterior import compute_posterior, map_latents, predict_words
 
 MASK_BATCH = 8192  # at a time: bounds memory, changes no result

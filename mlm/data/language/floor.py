@@ -17,25 +17,15 @@ Letters in array names: N examples, L places, P places and one more, K masked wo
 V vocabulary.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import causal_posterior
 from mlm.data.language.grammar import Grammar
-from mlm.data.language.hmm import HMM
+from mlm.data.language.hmm import HMM, Floor
 from mlm.data.language.posterior import Posterior, compute_posterior, predict_words
 
 PARTS = ("kind", "number", "word")
-
-
-class Floor(NamedTuple):
-    """Sums over the predicted words of each row: their nats, how many are the likeliest word, their number."""
-
-    nats_N: np.ndarray
-    correct_N: np.ndarray
-    count_N: np.ndarray
 
 
 def compute_floor(hmm: HMM, words_NxL: np.ndarray, known: Posterior) -> Floor:

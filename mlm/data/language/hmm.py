@@ -9,6 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 
+class Floor(NamedTuple):
+    """Sums over the predicted words of each row: their nats, how many are the likeliest word, their number."""
+
+    nats_N: np.ndarray
+    correct_N: np.ndarray
+    count_N: np.ndarray
+
+
 class Favorites(NamedTuple):
     """Lemmas that a document repeats: one of each field of words, drawn as a word of the field is.
 

@@ -14,7 +14,6 @@ import numpy as np
 from mlm.base.estimates import compute_ratio
 from mlm.data.language.grammar import Grammar
 from mlm.data.language.lexicon import NOUNS, VERBS
-from mlm.data.language.posterior import compute_log_probs, compute_posterior
 
 DISTANCE_BINS = ((0, 0), (1, 3), (4, 8), (9, 16), (17, None))  # words between subject and verb, from and to
 ATTRACTOR_BINS = ((0, 0), (1, 1), (2, 2), (3, None))  # nouns of the other number between them
@@ -145,10 +144,12 @@ def is_correct(items: AgreementItems | RecallItems, log_prob_IxW: np.ndarray) ->
 
 def score_optimum(grammar: Grammar, words_NxL: np.ndarray, items: AgreementItems | RecallItems) -> np.ndarray:
     """Which items, in the order of np.nonzero, the exact posterior gets right, given all other words of the row."""
+    from mlm.data.language import posterior  # imports jax, which takes a second
+
     asked_NxL = np.zeros(words_NxL.shape, bool)
     asked_NxL[items.example_I, items.position_I] = True
-    known = compute_posterior(grammar.hmm, words_NxL, np.zeros_like(asked_NxL), asked_NxL)
-    return is_correct(items, compute_log_probs(grammar.hmm, known))
+    known = posterior.compute_posterior(grammar.hmm, words_NxL, np.zeros_like(asked_NxL), asked_NxL)
+    return is_correct(items, posterior.compute_log_probs(grammar.hmm, known))
 
 
 def sample_items(

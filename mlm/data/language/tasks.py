@@ -15,7 +15,6 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.data.language import posterior as hidden
 from mlm.data.language.grammar import DOCUMENT_BATCH, build_grammar
 from mlm.data.language.hmm import (
     HMM,
@@ -143,9 +142,11 @@ def _infer_tags(language: Language, given: Sequence[Example]) -> np.ndarray:
 
     Whether a word is hidden does not depend on the word, so what is hidden tells nothing.
     """
+    from mlm.data.language import posterior  # imports jax, which takes a second
+
     grammar = build_grammar(language)
     words_NxL, hidden_NxL = encode_passages(grammar, [one.texts[0] for one in given], MAX_TAG_WORDS)
-    share_KxC = hidden.compute_posterior(grammar.hmm, words_NxL, hidden_NxL).class_KxC.astype(np.float64)
+    share_KxC = posterior.compute_posterior(grammar.hmm, words_NxL, hidden_NxL).class_KxC.astype(np.float64)
     _, first_C = np.unique(grammar.hmm.class_W, return_index=True)
     tag_C = [_name_tag(grammar, word) for word in first_C]
     return share_KxC @ (np.array(tag_C)[:, None] == list_tags(language))

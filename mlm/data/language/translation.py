@@ -21,9 +21,8 @@ from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import grammar as grammars
-from mlm.data.language.floor import Floor
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
-from mlm.data.language.hmm import compute_topic_posterior, sample_documents, sample_latents
+from mlm.data.language.hmm import Floor, compute_topic_posterior, sample_documents, sample_latents
 from mlm.data.language.lexicon import NOUNS, OTHER_NUMBER, TARGET_ENDINGS, VERBS
 from mlm.data.language.synthetic_task import make_stream
 

@@ -15,7 +15,7 @@ from mlm import objectives
 from mlm.base import config, recipe_constants, types
 from mlm.base.estimates import Score, make_reference
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
-from mlm.data.language import floor, grammar, tasks, translation
+from mlm.data.language import grammar, hmm, tasks, translation
 from mlm.data.rows import loader, ngram, pack, store
 from mlm.data.tasks.examples import Example
 from mlm.data.text import parallel_text
@@ -155,7 +155,7 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     for loss, spec in specs.items():
         files = {name: folder / f"{loss.name}-{name}.npz" for name in ("floor", *spec.weaker_floors)}
         sums = {name: np.load(file) for name, file in files.items()}  # older files hold more than a Floor's
-        loss_floors = {name: floor.Floor(*(one[part] for part in floor.Floor._fields)) for name, one in sums.items()}
+        loss_floors = {name: hmm.Floor(*(one[part] for part in hmm.Floor._fields)) for name, one in sums.items()}
         references.append(make_floor_references(loss, loss_floors))
         if spec.document:
             document = np.load(folder / f"{loss.name}-document.npz")
@@ -265,7 +265,7 @@ def _compute_eval_mask(
     return eval_mask(text, update.make_eval_keys(hparams, index_B), hparams)
 
 
-def make_floor_references(loss: Score, loss_floors: Mapping[str, floor.Floor]) -> ReferenceLosses:
+def make_floor_references(loss: Score, loss_floors: Mapping[str, hmm.Floor]) -> ReferenceLosses:
     """The floors beside a model's loss, and its excess over the floor, all in the loss's unit.
 
     Names begin like the loss's: "excess_loss" for "loss", "causal_excess_loss" for "causal_loss". The standard error of
