@@ -119,23 +119,21 @@ class Packer(NamedTuple):
         return manifest
 
     def _tokenize_splits(self, shard, counts, held_out):
-        """The batches of each split: one pass over the documents gives those of train, and keeps the others in a file."""
+        """The batches of each split: one pass over the documents yields those of train and stores the others."""
         tokenizer = _build_tokenizer(self.tokenizer_kind, self.tokenizer_model)
         num_bytes = 0 if shard else corpus.count_bytes(self.data)
-
-        def tokenize_stream(split):
-            lines = _count(corpus.read_running_text(self.data, split), split, counts)
-            return tokenization.tokenize_stream(
-                vocabulary.log_progress(lines, f"packing {split}", num_bytes), tokenizer
-            )
-
         if self.pack.mode == "stream":
-            return {split: tokenize_stream(split) for split in corpus.SPLITS}
+            batches = {}
+            for split in corpus.SPLITS:
+                lines = _count(corpus.read_running_text(self.data, split), split, counts)
+                lines = vocabulary.log_progress(lines, f"packing {split}", num_bytes)
+                batches[split] = tokenization.tokenize_stream(lines, tokenizer)
+            return batches
         documents = corpus.read_splits(self.data, shard)
         if not shard:
             documents = vocabulary.log_progress(documents, "packing", num_bytes, lambda pair: len(pair[1]))
-        labelled = tokenization.tokenize_documents(documents, tokenizer)
-        return {"train": _set_aside(labelled, held_out, counts), "validation": _load_batches(held_out)}
+        train = _set_aside(tokenization.tokenize_documents(documents, tokenizer), held_out, counts)
+        return {"train": train, "validation": iter(lambda: pickle.load(held_out), None)}
 
 
 def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple[Packer, Tokenizer]:
@@ -243,20 +241,15 @@ def _count(texts, split, counts):
 
 
 def _set_aside(labelled, held_out, counts):
-    """The batches of train; those of the other split are written into a file. Counts the documents of both."""
+    """The batches of train; writes those of validation into a file, and None after them. Counts the documents."""
     for split, batch in labelled:
         counts[split] += int(batch.ends_document_S.sum())
         if split == "train":
             yield batch
         else:
             pickle.dump(batch, held_out)
-
-
-def _load_batches(file):
-    file.seek(0)
-    with contextlib.suppress(EOFError):
-        while True:
-            yield pickle.load(file)
+    pickle.dump(None, held_out)
+    held_out.seek(0)
 
 
 def _list_with_progress(shards: Iterable, sizes: Sequence[int]) -> list:

@@ -290,27 +290,25 @@ def _select_real_splits(corpus, fraction, splits):
     if corpus.validation is None:
         yield from _divide(corpus.train(), slice(0, 8), fraction, splits)
         return
-    for split in splits:
-        documents = corpus.validation() if split == "validation" else _leave_out_held_out(corpus)
-        yield from ((split, document) for document in documents)
-
-
-def _leave_out_held_out(corpus):
-    held_out, dropped = {_hash_text(one.text) for one in corpus.validation()}, 0  # grows with that split only
-    for document in corpus.train():
+    held_out, dropped = set(), 0  # grows with that split only
+    for document in corpus.validation():
+        held_out.add(_hash_text(document.text))
+        if "validation" in splits:
+            yield "validation", document
+    for document in corpus.train() if "train" in splits else ():
         if _hash_text(document.text) in held_out:
             dropped += 1
         else:
-            yield document
+            yield "train", document
     if dropped:
         message = "training documents also stand in the validation split: left out of training"
         warnings_.warn_once(f"{dropped} {message}")
 
 
 def _require_documents(documents, data, splits):
-    missing = set(splits)
+    missing = dict.fromkeys(splits)
     for split, document in documents:
-        missing.discard(split)
+        missing.pop(split, None)
         yield split, document
     for split in missing:
         name = {"text": "path", "tfds": "tfds_name"}.get(data.corpus, "corpus")

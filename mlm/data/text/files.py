@@ -31,7 +31,7 @@ SETTLED_NS = 2 * 10**9  # age at which a later change of a file changes its time
 
 
 Boundary = Callable[[str], Sequence[int]]  # complete lines -> where those begin that start a document
-LINE, BLANK_LINE = re.compile(r"\n(?=.)", re.DOTALL), re.compile(r"\n(?=[^\S\n]*\n)")  # each after the end of another
+BLANK_LINE = re.compile(r"\n(?=[^\S\n]*\n|[^\S\n]+\Z)")  # after the end of another
 
 
 class Document(NamedTuple):
@@ -61,7 +61,7 @@ def make_boundary(field: str, name: str) -> Boundary:
     """
     named: dict[str, Boundary] = {
         "file": lambda text: (),
-        "line": lambda text: [found.start() for found in LINE.finditer("\n" + text)],
+        "line": _locate_lines,
         "blank_line": lambda text: [found.start() for found in BLANK_LINE.finditer("\n" + text)],
     }
     if name in named:
@@ -80,12 +80,7 @@ def make_boundary(field: str, name: str) -> Boundary:
             slow = f"it takes more for {errors.format_value(line[:60])}"
             raise errors.ConfigError(f"{place}: expected {expected}; {slow}") from None
 
-    def find_headings(text):
-        lines = list(_iterate_lines(text))
-        starts = itertools.accumulate(map(len, lines), initial=0)
-        return [start for start, line in zip(starts, lines, strict=False) if is_heading(line)]
-
-    return find_headings
+    return lambda text: list(itertools.compress(_locate_lines(text), map(is_heading, _iterate_lines(text))))
 
 
 def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
@@ -258,10 +253,10 @@ def read_lines(paths: list[str]) -> Iterator[str]:
 def _split_documents(blocks, boundary, path, faults, started) -> Iterator[str]:
     parts, size, begins = [], 0, True
     for offset, text in blocks:
-        first = 0 if begins else text.find("\n") + 1 or len(text)  # of the lines that this text has from their beginning
+        first = 0 if begins else text.find("\n") + 1 or len(text)  # after what is left of a line
         starts = [first + start for start in boundary(text[first:])]
         started[0] |= bool(starts)
-        begins = text.endswith("\n")
+        begins = text.endswith("\n") if text else begins  # nothing is left of a piece of NULs
         rest, *documents = [text[start:end] for start, end in itertools.pairwise([0, *starts, len(text)])]
         for part in [rest] if size + len(rest) <= MAX_DOCUMENT_LENGTH else _iterate_lines(rest):
             if size + len(part) > MAX_DOCUMENT_LENGTH and size:
@@ -329,3 +324,8 @@ def _decode_clean(block) -> str | None:
 def _iterate_lines(text) -> Iterator[str]:
     """Its lines, which a line feed alone ends."""
     return io.StringIO(text, newline="\n")
+
+
+def _locate_lines(text) -> list[int]:
+    """Where each of `_iterate_lines` begins."""
+    return [*itertools.accumulate(map(len, _iterate_lines(text)), initial=0)][:-1]
