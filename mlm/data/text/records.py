@@ -350,10 +350,7 @@ def _require_uncompressed(path: str, kind: str) -> None:
 
 def _select_columns(path: str, schema: Any, select: ColumnSelector) -> list[str]:
     types = import_pyarrow(path, "pyarrow.types")
-
-    def has_text(kind):
-        return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-
+    has_text = lambda kind: types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     values = {field.name: field.type.value_type if types.is_dictionary(field.type) else field.type for field in schema}
     column_types = {name: TEXT if has_text(kind) else str(kind) for name, kind in values.items()}
     return _require_unique(path, schema.names, select(column_types))
