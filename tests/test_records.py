@@ -13,8 +13,9 @@ import pytest
 from small import small_config
 
 from mlm.base import config, errors
-from mlm.data.rows import pack
-from mlm.data.text import corpus, files
+from mlm.data.rows import pack, store
+from mlm.data.tasks import table_task
+from mlm.data.text import corpus, files, records
 from mlm.data.tokenizers import kinds
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra data is not installed")
@@ -158,6 +159,21 @@ def test_a_folder_is_read_with_all_below_it(tmp_path):
         (tmp_path / hidden).write_bytes(b"hidden" if "/" in hidden else bytes(99))
     (tmp_path / "dataset_infos.json").write_text('{"default": {"features": {}}}')
     assert read(tmp_path) == documents
+
+
+def test_a_cache_in_the_folder_of_a_corpus_is_no_text_of_it(tmp_path, caplog):
+    documents, cache = draw(), tmp_path / "below" / "cache"
+    path, words = tmp_path / "rows-0.jsonl", {"tokenizer__kind": "words", "tokenizer__vocab_size": 16}
+    path.write_bytes(write_json(documents))
+    pack.load_dataset(small_config(data__corpus="text", data__path=str(tmp_path), data__cache_dir=str(cache), **words))
+    table_task.write_task(str(path), cache, {"text": "text", "text_pair": "", "negative": "", "label": "id"}, 0.2, 0)
+    names = [store.make_name(prefix, {}) for prefix in ("floor", "ngrams", "optimum", "parts")]
+    for name in ("compiled_steps", *names):
+        files.base_files.write_text(cache / name / "manifest.json", "{}")
+    with caplog.at_level("INFO", "absl"):
+        assert read(tmp_path) == documents
+    count = sum(".lock" not in path.name and records.has_known_ending(path.name) for path in cache.rglob("*"))
+    assert count > 9 and f"files of a cache of mlm left out: {count}" in caplog.text
 
 
 def test_a_folder_that_datasets_saved_is_read_in_its_order(tmp_path):

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import uvicorn
 from serving import IMAGE, LINES, SCRIPT, ask, get, models, serve_models
+from small import get_refusal
 
 from mlm.base import config, errors
 from mlm.data.language import diffusion_bound, grammar
-from mlm.inference import neighbors, pretrained_io
+from mlm.inference import attention_maps, neighbors, pretrained_io
 from mlm.serve import app, panels
 
 HALF = b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
@@ -92,6 +93,23 @@ def test_what_a_model_cannot_do_is_said_in_its_column(server):
     assert said["error"].removeprefix("fill_mask: ") in page and "a [MASK] ." in page
     status, headers, page = get(server, "/attention?run=1&text=the+tree")
     assert status == 200 and "saliency" in page and "sandbox allow-scripts" in headers["Content-Security-Policy"]
+
+
+def test_a_column_says_what_the_model_itself_refuses(opened_models):
+    calls = {
+        "fill_mask": lambda model: model.fill_mask("the [MASK]"),
+        "predict": lambda model: model.predict("the tree"),
+        "attend": lambda model: attention_maps.compute_attention_maps(model, "the tree"),
+    }
+    tells, reads = opened_models["tells"], opened_models["reads"]
+    tells = dataclasses.replace(tells, length=tells.config.pack.seq_len)
+    for model in (tells, reads, dataclasses.replace(reads, has_lm_head=False)):
+        unsupported = panels.prepare_panel("a", model, {}).unsupported
+        for what, call in calls.items():
+            if what in unsupported:
+                assert get_refusal(call, model).partition(": expected ")[2] == unsupported[what].removeprefix("needs ")
+            else:
+                call(model)
 
 
 def test_every_answer_forbids_what_the_page_does_not_need(server):

@@ -16,7 +16,6 @@ import regex
 from mlm.base import errors, extras, types
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.data.text import corpus, word_statistics
-from mlm.evaluation import sentence_scores
 from mlm.inference import forward_passes, pseudo_likelihood
 from mlm.inference.language_model import LanguageModel
 
@@ -47,9 +46,8 @@ def measure_readability(
     A word is exact if all its tokens are right. A text longer than a sequence is split. Raises ConfigError for a text
     of fewer than `interval` words, and for a model that does not predict masked tokens.
     """
-    is_supported = not sentence_scores.get_unsupported_reason(model.config) and model.has_lm_head
-    expected = "a run that was trained to predict masked tokens (such as mlm)"
-    errors.require(is_supported, "cloze", model.config.objective, expected)
+    requirement = model.get_masking_requirement()
+    errors.require(not requirement, "cloze", model.config.objective, requirement)
     errors.require_number("every", interval, 2)
     masked, sources = [], []  # sources: the index of the text, the unmasked ids and the spans of the masked words
     for index, text in enumerate(texts):
@@ -90,8 +88,7 @@ def _locate_words(tokenizer, text, spans) -> tuple[list[int], list[tuple[int, in
 def _split_text(tokenizer, ids, words, max_tokens):
     """Sequences of at most `max_tokens` tokens between [CLS] and [SEP], split before words, each with its words."""
     for start, stop in pseudo_likelihood.split_at_words(tokenizer.find_word_starts(np.array(ids)), max_tokens):
-        inside = [(first - start + 1, end - start + 1) for first, end in words if start <= first < end <= stop]
-        if inside:
+        if inside := [(first - start + 1, end - start + 1) for first, end in words if start <= first < end <= stop]:
             yield [CLS, *ids[start:stop], SEP], inside
 
 

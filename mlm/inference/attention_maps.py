@@ -38,23 +38,30 @@ class AttentionMaps(NamedTuple):
     surprisal: list[tuple[str, float]] | None = None  # each word of the text and its nats, NaN for a [MASK]
 
 
+def get_requirement(model: LanguageModel) -> str:
+    """What a model without any map would have to be; "": it has one."""
+    is_met = model.model.attention is not None or _predicts_tokens(model)
+    return "" if is_met else "a Transformer, or a run that was trained to predict tokens, of a text without a source"
+
+
+def _predicts_tokens(model: LanguageModel) -> bool:
+    reads_text = objectives.get_visibility(model.config) in (types.Visibility.UNMASKED, types.Visibility.CAUSAL)
+    return model.has_lm_head and reads_text and not models.reads_source(model.config)
+
+
 def compute_attention_maps(model: LanguageModel, text: str) -> AttentionMaps:
     """All maps of a text, which is truncated to `model.length` tokens.
 
     Raises ConfigError for a model without any map: it has no attention and does not predict tokens.
     """
-    visibility = objectives.get_visibility(model.config)
-    masked = visibility == types.Visibility.UNMASKED
-    reads_text = masked or visibility == types.Visibility.CAUSAL
-    predicts_tokens = model.has_lm_head and reads_text and not models.reads_source(model.config)
-    has_attention = model.model.attention is not None
-    expected = "a Transformer, or a run that was trained to predict tokens, of a text without a source"
-    errors.require(predicts_tokens or has_attention, "attention", model.config.objective, expected)
+    requirement = get_requirement(model)
+    errors.require(not requirement, "attention", model.config.objective, requirement)
+    masked = objectives.get_visibility(model.config) == types.Visibility.UNMASKED
     (ids,) = batching.encode_truncated(model.tokenizer, [text], model.length)
-    weights = model.attentions(text).weights_KxHxTxT if has_attention else None
+    weights = model.attentions(text).weights_KxHxTxT if model.model.attention is not None else None
     rollout = compute_rollout(weights) if weights is not None else None
     saliency, predictions, words = None, None, None
-    if predicts_tokens:
+    if _predicts_tokens(model):
         saliency, predictions, nats_T = compute_saliency(model, ids, masked=masked)
         words = join_words(model, text, ids, nats_T) if masked else model.surprisal(text)
         words = [(word.text, word.nats) for word in words]
@@ -73,12 +80,9 @@ def join_words(model: LanguageModel, text: str, ids: list[int], nats_T: np.ndarr
 def format_json(maps: AttentionMaps) -> dict:
     """The maps for JSON: nested lists of numbers with four digits, under names without shapes."""
 
-    def format_array(x):
-        return [float(f"{value:.4g}") for value in x] if x.ndim == 1 else [*map(format_array, x)]
-
     def format_value(name, value):
         if isinstance(value, np.ndarray):
-            return format_array(value)
+            return np.vectorize(lambda x: float(f"{x:.4g}"), otypes=[float])(value).tolist()
         if name == "surprisal" and value:
             return [[word, None if np.isnan(nats) else float(f"{nats:.4g}")] for word, nats in value]
         return [prediction._asdict() for prediction in value] if name == "predictions" and value else value

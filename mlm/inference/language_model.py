@@ -436,12 +436,16 @@ class LanguageModel:
     def _original_ids(self) -> np.ndarray:
         return get_original_ids(self.tokenizer)
 
+    def get_masking_requirement(self) -> str:
+        """What a model that predicts no masked tokens would have to be; "": it predicts them."""
+        if objectives.get_visibility(self.config) != types.Visibility.UNMASKED:
+            return "a run that was trained to predict masked tokens (such as mlm)"
+        expected = f"a folder with an output layer; {self.config.workdir} is an encoder alone, which `encode` uses"
+        return "" if self.has_lm_head else expected
+
     def _require_masked_predictions(self, method: str) -> None:
-        is_masked = objectives.get_visibility(self.config) == types.Visibility.UNMASKED
-        expected = "a run that was trained to predict masked tokens (such as mlm)"
-        errors.require(is_masked, method, self.config.objective, expected)
-        expected = "a folder whose tensors have an output layer; this one is an encoder alone, which `encode` uses"
-        errors.require(self.has_lm_head, method, self.config.workdir, expected)
+        requirement = self.get_masking_requirement()
+        errors.require(not requirement, method, self.config.objective, requirement)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return batching.encode_truncated(self.tokenizer, texts, self.length)
@@ -459,9 +463,8 @@ class LanguageModel:
 
 def _listed(text: str | Sequence[str], name: str = "text") -> tuple[list[str], bool]:
     """The texts as a list, and whether there was a single one."""
-    is_single = isinstance(text, str)
     errors.require(isinstance(text, Iterable), name, text, "a text, or several")
     texts = [text] if isinstance(text, str) else list(text)
     for each in texts:
         errors.require(isinstance(each, str), name, each, "a text")
-    return texts, is_single
+    return texts, isinstance(text, str)

@@ -18,13 +18,7 @@ from mlm.data.tasks.examples import Example
 from mlm.data.text import records
 from mlm.inference import batching, forward_passes
 
-PREDICTABLE_OBJECTIVES = tuple(
-    name
-    for name, row in LABELLED_OBJECTIVES.items()
-    if row.classifies_texts or row.tags_words or row.label is LabelKind.NUMBER
-)
 BATCH_ROWS = 4096  # of a table
-EXPECTED_OBJECTIVES = "a run that was fine-tuned to classify, regress or tag"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +36,19 @@ class Prediction:
     probabilities: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
+def get_requirement(model) -> str:
+    """What a model that predicts no labels would have to be; "": it predicts them."""
+    row = LABELLED_OBJECTIVES.get(model.config.objective)
+    is_met = row and (row.classifies_texts or row.tags_words or row.label is LabelKind.NUMBER)
+    return "" if is_met else "a run that was fine-tuned to classify, regress or tag"
+
+
 def predict_labels(model, text) -> Any:
     """Implements `LanguageModel.predict`."""
-    objective = model.config.objective
-    errors.require(objective in PREDICTABLE_OBJECTIVES, "predict", objective, EXPECTED_OBJECTIVES)
+    objective, requirement = model.config.objective, get_requirement(model)
+    errors.require(not requirement, "predict", objective, requirement)
     if isinstance(text, str | tuple):
-        (predicted,) = predict_labels(model, [text])
-        return predicted
+        return predict_labels(model, [text])[0]
     errors.require(isinstance(text, Iterable), "text", text, "a text, or several")
     examples = [make_example(model, one) for one in text]
     encode, column = PREPROCESSORS[objective].encode, LABELLED_OBJECTIVES[objective].word_column
@@ -89,8 +89,8 @@ def predict_table(model, path: str, batch_rows: int = BATCH_ROWS) -> Iterator[di
 
     Raises ConfigError for a file without these columns, with a column of a name that is written, or damaged.
     """
-    objective, labelled = model.config.objective, model.config.data.labelled
-    errors.require(objective in PREDICTABLE_OBJECTIVES, "predict", objective, EXPECTED_OBJECTIVES)
+    objective, labelled, requirement = model.config.objective, model.config.data.labelled, get_requirement(model)
+    errors.require(not requirement, "predict", objective, requirement)
     tags_words = labels_words(model.config)
     columns = ["" if tags_words else labelled.text_column]
     columns += [labelled.text_pair_column] * (get_text_counts(model.config) == (2,))

@@ -87,7 +87,7 @@ class ModelServer:
             }
             for panel in self.panels
         ]
-        tasks = {name: title for name, (title, _) in panels.PANEL_TASKS.items()}
+        tasks = {name: title for name, (title, *_) in panels.PANEL_TASKS.items()}
         if not self.panels[0].lines:
             del tasks["similar"], tasks["word"]
         if all("predict" in panel.unsupported for panel in self.panels):

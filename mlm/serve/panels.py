@@ -1,5 +1,6 @@
 """The requests that the page of models side by side sends for one of the models, and their answers."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -117,7 +118,7 @@ def answer_request(panel: Panel, request: PanelRequest):
     """The model's answer, for JSON. Raises ConfigError for a task that it does not support."""
     if request.what in panel.unsupported:
         raise errors.ConfigError(f"{request.what}: {panel.unsupported[request.what]}")
-    _, answer = PANEL_TASKS[request.what]
+    _, answer, _ = PANEL_TASKS[request.what]
     return answer(panel, request)
 
 
@@ -186,12 +187,13 @@ def show_attention(panel: ModelPanel, request: PanelRequest) -> str:
     return attention.render_page(panel.name, request.text, **maps._asdict())
 
 
-PANEL_TASKS: dict[str, tuple[str, Callable]] = {  # by name: the title, and what answers
-    "fill_mask": ("Tokens for [MASK]", fill_mask),
-    "predict": ("Predictions", predict),
-    "similar": ("Similar texts", find_similar_lines),
-    "word": ("Similar words", find_similar_words),
-    "attend": ("Attention", show_attention),
+# By name: the title, what answers, and what a model would have to be that does not support the task ("": it does).
+PANEL_TASKS: dict[str, tuple[str, Callable, Callable[[LanguageModel], str]]] = {
+    "fill_mask": ("Tokens for [MASK]", fill_mask, LanguageModel.get_masking_requirement),
+    "predict": ("Predictions", predict, prediction.get_requirement),
+    "similar": ("Similar texts", find_similar_lines, lambda model: ""),
+    "word": ("Similar words", find_similar_words, lambda model: ""),
+    "attend": ("Attention", show_attention, attention_maps.get_requirement),
 }
 
 
@@ -211,7 +213,8 @@ def fill_masks(panel: ModelPanel, text: str) -> str:
 
 def prepare_panel(name: str, model: LanguageModel, lines: Mapping[int, str]) -> ModelPanel:
     """The panel of a model. Every task runs once, for two lengths, to compile its programs."""
-    panel = ModelPanel(name, model, {}, lines)
+    unmet = {what: requirement for what, (_, _, find) in PANEL_TASKS.items() if (requirement := find(model))}
+    panel = ModelPanel(name, model, {what: f"needs {requirement}" for what, requirement in unmet.items()}, lines)
     if texts := list(lines.values()):
         states = zip(*(words for _, words in neighbors.iterate_word_states(model, texts)), strict=True)
         words = neighbors.WordStates(*map(np.concatenate, states))
@@ -222,12 +225,8 @@ def prepare_panel(name: str, model: LanguageModel, lines: Mapping[int, str]) -> 
     for what, size in itertools.product(PANEL_TASKS, (3, 16)):
         last = batching.MASK_TOKEN if what == "fill_mask" else word
         text = " ".join([word] * size) + (PAIR_SEPARATOR if _takes_pairs(model) else " ") + last
-        try:
+        with contextlib.suppress(errors.ConfigError):  # what it does not support, or an error of this text
             answer_request(panel, PanelRequest(0, what, text, word))
-        except errors.ConfigError as error:
-            subject, _, expected = str(error).partition(": expected ")
-            if subject.startswith(f"{what} = "):  # otherwise the error is about this text
-                panel.unsupported[what] = f"needs {expected}"
     return panel
 
 

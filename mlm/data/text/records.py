@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mlm.base import errors, extras, text_files
+from mlm.base import errors, extras, text_files, warnings_
 
 DEFAULT_COLUMN = "text"
 MAX_ROW_BYTES = 2**26  # of a line of JSON or of a field of csv
@@ -40,6 +40,10 @@ DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 FAULTS = (*DAMAGE, ValueError, NotImplementedError)  # the last: of pyarrow
 ENDINGS = ("txt", "text", *KIND_BY_ENDING, "parquet", "arrow")  # of the files that a folder is read for
 DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json")  # of a data set on huggingface.co, beside its files
+# What mlm itself writes into data.cache_dir, which may lie in the folder of a corpus.
+CACHED = re.compile(
+    r"\b((floor|ngrams|optimum|parts|rows|shard|task|tokenizer)-[\da-f]{16}/|sources-[\da-f]{16}\.json|compiled_steps/)"
+)
 CARRIAGE_RETURN = re.compile(r"(?<=\r)")  # where it alone ends lines, as in old files of spreadsheets
 ColumnSelector = Callable[[Mapping[str, str]], list[str]]  # what columns hold: TEXT, or the name of another type
 
@@ -90,26 +94,27 @@ def is_divisible(path: str) -> bool:
 def list_folder(field: str, folder: Path) -> list[Path]:
     """The files of a folder and those below it, by their endings; of one that `datasets` saved, those it names.
 
-    Hidden ones are left out, as by globs: copies of editors and notebooks, and what macOS puts beside files.
+    Hidden ones are left out, as by globs: copies of editors, what macOS puts beside files; so are those of a cache.
 
     Raises ConfigError for a folder of several splits that `datasets` saved.
     """
     state = folder / "state.json"
     if state.is_file():
         saved = text_files.parse_json(state.read_text(errors="replace"), state)
-        try:
+        expected = "the files of its folder, as datasets saves them"
+        with errors.explain(str(state), expected, KeyError, TypeError):
             paths = [folder / entry["filename"] for entry in saved["_data_files"]]
-        except (KeyError, TypeError):
-            paths = []
-        is_saved = bool(paths) and all(map(Path.is_file, paths))
-        errors.require(is_saved, str(state), saved, "the files of its folder, as datasets saves them")
+        errors.require(bool(paths) and all(map(Path.is_file, paths)), str(state), saved, expected)
         return paths
     if (folder / "dataset_dict.json").is_file():
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
         raise errors.ConfigError(f"{field} = {str(folder)!r}: expected one split of it: {', '.join(splits)}")
-    names = (path.relative_to(folder).parts for path in folder.rglob("*") if has_known_ending(path.name))
-    visible = (folder.joinpath(*parts) for parts in names if not any(part.startswith(".") for part in parts))
-    return [path for path in visible if path.is_file()]
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if has_known_ending(path.name))
+    visible = [name for name in names if not re.search(r"(^|/)\.", name) and (folder / name).is_file()]
+    found = [folder / name for name in visible if not CACHED.search(name)]
+    if num_cached := len(visible) - len(found):
+        warnings_.log_once(f"{field} = {str(folder)!r}: files of a cache of mlm left out: {num_cached}")
+    return found
 
 
 def has_known_ending(path: str) -> bool:
@@ -345,10 +350,7 @@ def _require_uncompressed(path: str, kind: str) -> None:
 
 def _select_columns(path: str, schema: Any, select: ColumnSelector) -> list[str]:
     types = import_pyarrow(path, "pyarrow.types")
-
-    def has_text(kind):
-        return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-
+    has_text = lambda kind: types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     values = {field.name: field.type.value_type if types.is_dictionary(field.type) else field.type for field in schema}
     column_types = {name: TEXT if has_text(kind) else str(kind) for name, kind in values.items()}
     return _require_unique(path, schema.names, select(column_types))
