@@ -186,9 +186,11 @@ def print_table(sweep: Sweep, *, has_report: bool = False) -> None:
             errors.require_one_of("--columns", name, list(by_name))
         rows, shown = report.rows, make_readable([by_name[name] for name in names], results)
     print()
-    table.print_paragraph(report.headline.sentence)
-    print()
-    for content in ((rows, shown), *(extra[-2:] for extra in report.tables)):
+    texts = [f"{extra.title}. {extra.caption}" for extra in report.tables] + [report.headline.sentence]
+    contents = [*(extra[-2:] for extra in report.tables), (rows, shown)]
+    for text, content in zip(texts, contents, strict=True):  # the headline is the last that a terminal shows
+        table.print_paragraph(text)
+        print()
         table.print_table(*content)
         print()
     stems = ", ".join(f"{extra.stem}.md" for extra in (report.headline.table, report.claims, *report.tables))
