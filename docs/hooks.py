@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -328,7 +329,7 @@ def make_report(archive: Path) -> dict[str, bytes]:
     """The files of the report of an archive's runs, as `mlm sweep report` writes them, by their path in the site."""
     name = archive.name.removesuffix(ARCHIVE)
     reproduction = importlib.import_module("mlm.report.reproduction")
-    experiment, *flags = reproduction.read_figures(FIGURES / f"{name}.json").sweep_words
+    experiment, *flags = shlex.split(reproduction.read_figures(FIGURES / f"{name}.json").command)[3:]
     with tempfile.TemporaryDirectory() as folder:
         shutil.unpack_archive(archive, folder, filter="data")
         workdir = Path(folder) / name

@@ -15,7 +15,7 @@ from test_tokenizer_peers import train_tokenizer, written
 from mlm.base import config, fields
 from mlm.data.rows import tokenization, vocabulary
 from mlm.data.text import corpus
-from mlm.data.tokenizers import extension, hub, hub_model, kinds
+from mlm.data.tokenizers import hub, hub_model, kinds
 from mlm.training.run import initialization
 
 WORDS = ["zebra", "quagga", "he", "zo\u00ebs", "\u4e2d\u6587\u6587\u5b57\u6587"]
@@ -42,7 +42,7 @@ def read(name, folder):
 @pytest.mark.parametrize("name", NAMES)
 def test_each_word_keeps_its_ids_but_a_new_one_which_has_one(name, tmp_path):
     source, draws = read(name, tmp_path), random.Random(seed := random.randrange(2**32))
-    extended = extension.extend_tokenizer(source, [*WORDS, "zebra", "two words", "zebra."])
+    extended = kinds.extend_tokenizer(source, [*WORDS, "zebra", "two words", "zebra."])
     print(f"seed {seed}")
     number, before = (hub_model.get_entry_ids(json.loads(one.model)["tokenizer"]) for one in (extended, source))
     new = number.keys() - before.keys()
@@ -79,7 +79,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_tokenizer_whose_other_words_might_change_is_refused(name, tmp_path):
-    message = get_refusal(extension.extend_tokenizer, read(name, tmp_path), WORDS)
+    message = get_refusal(kinds.extend_tokenizer, read(name, tmp_path), WORDS)
     assert f"config.tokenizer.new_words: {REFUSED[name]}" in message and "\n" not in message
 
 

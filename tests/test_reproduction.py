@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def load_sweep(path):
     """The experiment, the config flags and the flags of the command in a file of figures."""
     figures = reproduction.read_figures(path)
     assert figures.command.startswith("mlm sweep run ")
-    config_flags, others = extract_config_flags(figures.sweep_words)
+    config_flags, others = extract_config_flags(shlex.split(figures.command)[3:])
     args = command.make_parser("list").parse_words(others)
     return command.load_experiment(str(ROOT / args.experiment)), config_flags, args
 
@@ -157,7 +158,7 @@ def test_a_page_shows_the_headline_between_the_experiment_s_own_tables_and_other
 def test_committed_figures_of_a_kept_sweep_come_from_its_archive(tmp_path, capsys, name):
     """A point's name has a digest of its config: an archive of other recipes than the experiment's would fail."""
     shutil.unpack_archive(FIGURES / f"{name}.tar.xz", tmp_path, filter="data")
-    path, *flags = reproduction.read_figures(FIGURES / f"{name}.json").sweep_words
+    path, *flags = shlex.split(reproduction.read_figures(FIGURES / f"{name}.json").command)[3:]
     sweep = [str(ROOT / path), *flags, f"workdir={tmp_path / name}"]
     evaluate = reproduction.read_figures(FIGURES / f"{name}.json").evaluate.partition("/*/ ")[2]
     command.main(["sweep", "compare", *sweep, "--write", f"--figures={tmp_path / name}.json", f"--evaluate={evaluate}"])

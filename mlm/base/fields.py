@@ -234,7 +234,12 @@ def check_values(config: Config) -> None:
             for element in value:
                 _check_number(f"config.{name}", element, declaration.bounds)
         elif kind is str:
-            _check_text(f"config.{name}", value, declaration.choices)
+            is_text = not text_files.SURROGATE.search(value)
+            has_control = any(ord(letter) < 32 and letter != "\t" for letter in value)
+            expected = "text without line ends and control characters, in UTF-8"
+            require(is_text and not has_control, f"config.{name}", value, expected)
+            if declaration.choices:
+                require_one_of(f"config.{name}", value, declaration.choices)
         elif kind is not bool:
             _check_number(f"config.{name}", value, declaration.bounds)
 
@@ -245,14 +250,6 @@ def _check_number(name: str, value: Any, bounds: Bounds) -> None:
     require(bounds.contains(value) and value <= largest, name, value, expected)
     expected = f"0, or at least {FLOAT32_MIN:.2g} in size, as float32 holds it"
     require(value == 0 or abs(value) >= FLOAT32_MIN, name, value, expected)
-
-
-def _check_text(name: str, value: str, choices: Collection[str]) -> None:
-    is_text = not text_files.SURROGATE.search(value)
-    has_control = any(ord(letter) < 32 and letter != "\t" for letter in value)
-    require(is_text and not has_control, name, value, "text without line ends and control characters, in UTF-8")
-    if choices:
-        require_one_of(name, value, choices)
 
 
 def select_changed(config: Config) -> dict[str, Any]:

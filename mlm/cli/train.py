@@ -79,7 +79,11 @@ def main(words: list[str]) -> None:
         flags.coordinator, flags.processes, flags.process, flags.distributed, flags.join_timeout
     )
     if flags.print_config:
-        print_config(*parse_words(words))
+        from mlm.training.run import resolution
+
+        args, layers = parse_words(words)
+        resolved = resolution.resolve_layers(layers, 1 + bool(args.recipe))
+        config_help.print_origins(resolved.config, resolved.origins)
         return
     is_child = heartbeat.connect_to_parent() is not None
     if not is_child:
@@ -92,7 +96,11 @@ def main(words: list[str]) -> None:
         args, layers = parse_words(words)
         command.check_layers(layers)
         if args.local_processes and not is_child:
-            launch_locally(args, layers)
+            # Without JAX: devices belong to the first process that touches them.
+            workdirs = [layer.values["workdir"] for layer in layers if "workdir" in layer.values]
+            workdir = ["", *workdirs][-1] or fields.DEFAULT["workdir"]
+            options = args.local_processes, args.restarts, args.hang_after
+            sys.exit(local_processes.run_processes(sys.orig_argv[1:], workdir, *options))
         cfg = resolve_config(args, layers, facts)
     train(cfg, args, processes)
 
@@ -119,23 +127,6 @@ def make_layers(config_flags: command.ConfigFlags, recipe_name: str) -> list[fie
         expected = "your text beside it: data.path='FILES', or another data.corpus; a recipe brings none"
         errors.require(has_corpus, "--recipe", recipe_name, expected)
     return layers
-
-
-def print_config(args, layers) -> None:
-    """Prints the value of each field and where it comes from."""
-    from mlm.training.run import resolution
-
-    resolved = resolution.resolve_layers(layers, 1 + bool(args.recipe))
-    config_help.print_origins(resolved.config, resolved.origins)
-
-
-def launch_locally(args, layers) -> None:
-    """Runs this command in several processes on this host, and ends as they end."""
-    workdir = next((one.values["workdir"] for one in reversed(layers) if "workdir" in one.values), "")
-    workdir = workdir or fields.DEFAULT["workdir"]
-    options = args.local_processes, args.restarts, args.hang_after
-    # Without JAX: devices belong to the first process that touches them.
-    sys.exit(local_processes.run_processes(sys.orig_argv[1:], workdir, *options))
 
 
 def resolve_config(args, layers, facts: dict):

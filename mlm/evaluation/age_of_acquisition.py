@@ -33,8 +33,7 @@ def read_flags(args: argparse.Namespace):
     """Reads the file; returns the function from a run to its case."""
     rows = []
     for where, values in records.read_records(args.aoa, "csv"):
-        for key in KEYS:
-            examples.require_column(key, list(values), where)
+        examples.require_columns(KEYS, values, where)
         word, group = (examples.require_text(values[key], f"{where}: {key}") for key in KEYS[:2])
         rows.append([word, group, examples.parse_number(values["aoa"], f"{where}: aoa")])
     errors.require(len(rows) > 1, "--aoa", args.aoa, "a file of two words or more")

@@ -98,11 +98,7 @@ def _make_suite_name(name: str) -> str:
 
 
 def _read_terms(path) -> dict[str, str]:
-    def select(names):
-        for key in TERM_COLUMNS:
-            examples.require_column(key, list(names), str(path))
-        return TERM_COLUMNS
-
+    select = lambda names: examples.require_columns(TERM_COLUMNS, names, str(path))
     rows = records.read_records(str(path), "tsv", select, quoted=False) if path.exists() else ()
     return {row["UID"]: row["linguistics_term"] for _, row in rows}
 
@@ -119,7 +115,7 @@ def _read_paradigm(path, terms):
 
 
 def _get_text(pair: Mapping, key: str, where: str) -> str:
-    examples.require_column(key, list(pair), where, "key")
+    examples.require_keys([key], pair, where)
     examples.require_text(pair[key], f"{where}: {key}")
     return pair[key]
 

@@ -24,8 +24,7 @@ def read_flags(args: argparse.Namespace):
     """Reads the file; returns the function from a run to its case."""
     sentences, ratios = [], []
     for where, values in records.read_records(args.wug, records.JSON):
-        for key in KEYS:
-            examples.require_column(key, list(values), where, "key")
+        examples.require_keys(KEYS, values, where)
         pair = str(values["sentences"]).split("\t")
         errors.require(len(pair) == 2, f"{where}: sentences", values["sentences"], "two sentences, a tab between them")
         sentences += [examples.require_text(text, where) for text in pair]

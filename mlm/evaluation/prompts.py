@@ -20,7 +20,7 @@ from mlm.base import errors, estimates, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.tasks import splits, task_file, tasks
-from mlm.data.tasks.examples import require_column
+from mlm.data.tasks.examples import require_columns
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.evaluation import sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results, get_summary
@@ -82,8 +82,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
     if words or not default_words:
         verbalizers = parse_verbalizers(words, labels, name)
     else:
-        for label in default_words:
-            require_column(label, labels, f"{file}: prompt.verbalizers", "label")
+        require_columns(default_words, labels, f"{file}: prompt.verbalizers", "label")
         missing = [label for label in labels if label not in default_words]
         errors.require(not missing, f"{file}: prompt.verbalizers", [*default_words], f"also {', '.join(missing)}")
         verbalizers = {label: default_words[label] for label in labels}

@@ -53,8 +53,7 @@ def _read_rows(folder: Path, names: Sequence[str], columns: Sequence[str]) -> It
     path = next((path for name in names if (path := folder / name).is_file()), None)
     errors.require(path is not None, "--retrieval", str(folder), f"a folder with {' or '.join(names)}")
     for where, row in records.read_records(str(path), records.detect_kind(str(path))):
-        for column in columns:
-            examples.require_column(column, list(row), where)
+        examples.require_columns(columns, row, where)
         yield row
 
 

@@ -135,7 +135,7 @@ def _parse_recipe(table: Mapping[str, Any], path: str) -> dict[str, Any]:
         if "." in key:
             words.append(f"{key}={value}")
         else:
-            examples.require_column(key, RECIPE_KEYS, f"{path}: recipe", "key")
+            examples.require_keys([key], RECIPE_KEYS, f"{path}: recipe")
             grid[f"downstream.{key}"] = value
     settings = grid | {"downstream.variants": " ".join(words)}
     cfg = fields.override(config.Config(), settings)
@@ -149,7 +149,7 @@ def _read_zero_shot(settings: Mapping[str, Any], data: Path, where: str):
     known = {flag.name: flag for _, group in flags.FLAGS.values() for flag in group}
     located = {}
     for key, value in settings.items():
-        examples.require_column(key, list(known), where, "key")
+        examples.require_keys([key], known, where)
         if known[key].metavar in PATHS:
             parts = [str(data / part) for part in str(value).split(",")]
             for part in parts if known[key].metavar != "GLOBS" else ():

@@ -190,7 +190,8 @@ def _export_transformers(model, params):
     if has_head:
         hf_config |= label_heads.build_config_json(cfg, model.dataset_info.classes, hf_config)
     elif has_labels:
-        hf_config["architectures"] = [label_heads.name_encoder_class(hf_config)]
+        (with_lm_head,) = hf_config["architectures"]
+        hf_config["architectures"] = [with_lm_head.removesuffix(label_heads.MASKED_LM_CLASS) + "Model"]
     tensors = hub.export_tensors(params["model"], hf_config, order_V, has_lm_head=not has_labels)
     if has_head:
         tensors |= label_heads.export_tensors(cfg.objective, params["objective"], hf_config)

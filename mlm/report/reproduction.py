@@ -11,7 +11,6 @@ import difflib
 import json
 import math
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -55,11 +54,6 @@ class Figures(NamedTuple):
     rows: dict[str, dict[str, Figure]]
     evaluate: str = ""  # the command after it, of evaluations that training does not make
     table: Sequence[str] = ()  # lines of Markdown that a page shows
-
-    @property
-    def sweep_words(self) -> list[str]:
-        """The words of the command after mlm sweep run: the experiment's path, then flags."""
-        return shlex.split(self.command)[3:]
 
 
 class Change(NamedTuple):

@@ -98,9 +98,7 @@ def _compute_latent_log_odds(by_ZxW, prior_Z, words_BxL, seen_BxL):
     return odds_Z + jnp.where(seen_BxL[..., None], odds_WxZ[words_BxL], 0).sum(-2)
 
 
-@jax.jit
-def _make_latent_tables(hmm):
-    return map_latents(hmm, compute_log_weights)
+_make_latent_tables = jax.jit(lambda hmm: map_latents(hmm, compute_log_weights))
 
 
 @jax.jit

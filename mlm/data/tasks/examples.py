@@ -105,18 +105,20 @@ def parse_number(value: Any, where: str) -> float:
     return number
 
 
-def require_column(name: str, names: Sequence[str], where: str, noun: str = "column") -> None:
-    """Raises ConfigError, with the nearest right name, unless there is one such column, or `noun`."""
-    if name not in names:
-        expected = f"{format_names(names)}{errors.format_hint(name, names)}"
-        raise errors.ConfigError(f"{where}: no {noun} {errors.format_value(name)}, expected one of {expected}")
-    errors.require(names.count(name) == 1, f"{where}: {noun}", name, f"a name that one {noun} alone has")
+def require_columns(wanted: Iterable[str], known: Iterable[str], where: str, noun: str = "column") -> list[str]:
+    """The wanted names; raises ConfigError, with the nearest right one, unless one column, or `noun`, has each."""
+    wanted, names = list(wanted), list(known)
+    for name in wanted:
+        if name not in names:
+            expected = f"{format_names(names)}{errors.format_hint(name, names)}"
+            raise errors.ConfigError(f"{where}: no {noun} {errors.format_value(name)}, expected one of {expected}")
+        errors.require(names.count(name) == 1, f"{where}: {noun}", name, f"a name that one {noun} alone has")
+    return wanted
 
 
-def require_keys(table: Iterable[str], keys: Sequence[str], where: str) -> None:
-    """Raises ConfigError, with the nearest right key, for a key of a table that has no meaning."""
-    for key in table:
-        require_column(key, keys, where, "key")
+def require_keys(wanted: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raises ConfigError, with the nearest right key, for a wanted one that is not known."""
+    require_columns(wanted, known, where, "key")
 
 
 def require_name(name: Any, where: str) -> None:

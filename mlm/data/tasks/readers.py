@@ -40,16 +40,10 @@ def read_table(path: Path, labelled: config.Labelled, parse_label: LabelParser) 
     if kind in records.DELIMITERS:
         has_header = not labelled.text_column.isdecimal()
         layout = {"quoted": labelled.quoting == "on", "has_header": has_header}
-
-    def select(column_types):
-        for column in columns:
-            examples.require_column(column, list(column_types), str(path))
-        return columns
-
+    select = lambda column_types: examples.require_columns(columns, column_types, str(path))
     rows = records.read_records(str(path), kind, select, **layout)
     for index, (where, values) in enumerate(rows):
-        for column in columns:
-            examples.require_column(column, list(values), where)
+        examples.require_columns(columns, values, where)
         if label and not has_header and not index and not labelled.labels:
             examples.require_no_heading(values[label], f"{where}: label")
         values |= {label: _format_label(values[label], f"{where}: {label}")} if label else {}
@@ -201,7 +195,7 @@ def _parse_answer(answer, passage, where) -> tuple[str, int]:
 def _get_key(record, key, kind, where):
     """The value of an object's key. Raises ConfigError unless it is there and of this kind."""
     errors.require(isinstance(record, dict), where, record, "a JSON object")
-    examples.require_column(key, list(record), where, "key")
+    examples.require_keys([key], record, where)
     noun = {list: "a list", str: "a text", int: "an integer"}[kind]
     errors.require(type(record[key]) is kind, f"{where}.{key}", record[key], noun)
     return record[key]

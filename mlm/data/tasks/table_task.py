@@ -66,13 +66,16 @@ def write_task(
     if objective == "tagging":
         settings |= {"format": "conll", "text_column": 0, "label_column": 1}
         settings |= {"scheme": "bio"} if _marks_stretches(rows) else {}
-        content = {side: "\n".join(map(_format_sentence, part)) for side, part in sides.items()}
+        pair_words = lambda row: zip(row.texts[0].split(), row.label.split(), strict=True)
+        format_row = lambda row: "".join(f"{word}\t{tag}\n" for word, tag in pair_words(row))
+        content = {side: "\n".join(map(format_row, part)) for side, part in sides.items()}
     else:
         keys, fields = [*names], ["text_column", "text_pair_column", "negative_column"][: len(names)]
         if columns["label"]:
             keys, fields = [*keys, columns["label"]], [*fields, "label_column"]
         settings |= {"format": "jsonl"} | dict(zip(fields, keys, strict=True))
-        content = {side: "".join(_format_row(keys, row) for row in part) for side, part in sides.items()}
+        format_row = lambda row: json.dumps(dict(zip(keys, [*row.texts, row.label], strict=False)), ensure_ascii=False)
+        content = {side: "".join(f"{format_row(row)}\n" for row in part) for side, part in sides.items()}
     settings |= {"train": f"train.{settings['format']}", "dev": f"dev.{settings['format']}"}
     digest = hashlib.sha256("\0".join([*content.values(), json.dumps(settings)]).encode()).hexdigest()
     stem = records.COMPRESSED_ENDING.sub("", Path(path).name).rpartition(".")[0]
@@ -116,7 +119,7 @@ def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow]
     def select(column_types):
         if columns["label"]:
             header = ", whose first line names the columns" if kind in records.DELIMITERS else ""
-            examples.require_column(columns["label"], list(column_types), f"--label: {path}{header}")
+            examples.require_columns([columns["label"]], column_types, f"--label: {path}{header}")
         others = {name: kind for name, kind in column_types.items() if name != columns["label"]}
         wanted = {"text": columns["text"] or records.DEFAULT_COLUMN}
         wanted |= {flag: columns[flag] for flag in ("text_pair", "negative") if columns[flag]}
@@ -147,7 +150,9 @@ def _format_label(label: Any, where: str) -> str:
 
 def _split_rows(rows: Sequence[LabelledRow], share: float, seed: int, by_label: bool) -> dict[bool, list[LabelledRow]]:
     """The rows to train on (False) and to hold out (True); by_label: what is held out has labels of the others."""
-    held_out = {row.texts for row in rows if _is_held_out(row.texts, share, seed)}
+    names = {row.texts: "\0".join([str(seed), *row.texts]).encode("utf-8", "surrogatepass") for row in rows}
+    digests = {texts: hashlib.blake2b(name, digest_size=8).digest() for texts, name in names.items()}
+    held_out = {texts for texts, digest in digests.items() if int.from_bytes(digest) < share * 2**64}
     if by_label:
         known = {row.label for row in rows if row.texts not in held_out}
         held_out -= {row.texts for row in rows if row.label not in known}
@@ -160,16 +165,3 @@ def _marks_stretches(rows: Sequence[LabelledRow]) -> bool:
     are_marks = all(tag == "O" or MARK.match(tag) for _, tag in pairs)
     follow = all(before[2:] == tag[2:] for before, tag in pairs if tag.startswith("I-"))
     return are_marks and follow and any(tag != "O" for _, tag in pairs)
-
-
-def _is_held_out(texts: Sequence[str], share: float, seed: int) -> bool:
-    digest = hashlib.blake2b("\0".join([str(seed), *texts]).encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest) < share * 2**64
-
-
-def _format_row(keys: Sequence[str], row: LabelledRow) -> str:
-    return json.dumps(dict(zip(keys, [*row.texts, row.label], strict=False)), ensure_ascii=False) + "\n"
-
-
-def _format_sentence(row: LabelledRow) -> str:
-    return "".join(f"{word}\t{tag}\n" for word, tag in zip(row.texts[0].split(), row.label.split(), strict=True))

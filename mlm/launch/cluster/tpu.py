@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlm.base import errors
+from mlm.base.text_files import split_names
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.cluster.job import ClusterOption, Job
@@ -58,28 +59,25 @@ def check_job(job: Job) -> None:
     jobs.parse_variables(job)
     for name in ("create", "ssh"):
         jobs.split_flags(job, name)
-    for name in split_names(options["files"]):
+    names = list(filter(None, split_names(options["files"])))
+    for name in names:
         is_here = not Path(name).is_absolute() and ".." not in Path(name).parts and (job.submit_folder / name).exists()
         errors.require(is_here, "--option=files", name, f"files and folders in {job.submit_folder}, by relative paths")
     expected = "gs://BUCKET/FOLDER: a TPU's hosts do not see this machine's disks, and theirs are deleted with them"
     errors.require(job.output_folder.startswith("gs://"), f"--{job.output_field}", job.output_folder, expected)
     expected = "gs://..., or a relative path that --option=files copies to the hosts, which do not see this disk"
     for field, path in job.data_paths:
-        is_copied = any(Path(os.path.normpath(path)).is_relative_to(name) for name in split_names(options["files"]))
+        is_copied = any(Path(os.path.normpath(path)).is_relative_to(name) for name in names)
         errors.require(is_copied, field, path, expected)
     if job.accelerator:
-        names = [name for name, one in ACCELERATORS.items() if one.tpu and one.tpu.runtime_version]
-        jobs.check_accelerator(job, names)
-
-
-def split_names(names: str) -> list[str]:
-    """The names, separated by commas."""
-    return [name for name in names.split(",") if name]
+        known = [name for name, one in ACCELERATORS.items() if one.tpu and one.tpu.runtime_version]
+        jobs.check_accelerator(job, known)
 
 
 def render_script(job: Job) -> str:
     """The job's settings, then tpu.sh, which runs the commands: on this machine if there is no accelerator."""
     options, num_slices, create, location, commands = job.options, 0, [], "this machine", job.commands
+    files = filter(None, split_names(options["files"]))
     if job.accelerator:
         accelerator = ACCELERATORS[job.accelerator]
         tpu, num_slices = accelerator.tpu, job.num_hosts // accelerator.num_hosts
@@ -115,7 +113,7 @@ def render_script(job: Job) -> str:
             f"LIMIT={round(3600 * job.hours)}  # seconds of a command, each time it is started",
             f"CODE={shlex.quote(str(job.code_folder))}",
             f"SUBMIT_FOLDER={shlex.quote(str(job.submit_folder))}",
-            f"FILES=({shlex.join(split_names(options['files']))})  # in that folder, copied to the hosts with the code",
+            f"FILES=({shlex.join(files)})  # in that folder, copied to the hosts with the code",
             f"INSTALL={shlex.quote(options['install'])}",
             f"AFTER=({shlex.join(map(str, job.after))})",
             "COMMANDS=(",

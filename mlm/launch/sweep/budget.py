@@ -76,13 +76,8 @@ def count_targets(cfg: config.Config) -> types.PredictionRates:
     return types.PredictionRates(words, tokens - float(segments_NxL.max(1).mean()), tokens, 1.0)
 
 
-def compute_flops(points, folder, measure) -> list[float]:
-    """The FLOPs of a step of each point, counted in a process of its own, on the CPU."""
-    return list(subprocess_worker.map_in_subprocess(compute_step_flops, points, platform="cpu"))
-
-
 def compute_step_flops(cfg: config.Config) -> float:
-    """The FLOPs of a point's step."""
+    """The FLOPs of a point's step; called in a process of its own, on the CPU."""
     flops = cost.count_step_flops(cfg, plan.find_vocab_size(cfg))
     assert flops is not None, "XLA counts them on the CPU"
     return flops
@@ -137,4 +132,8 @@ def time_step(cfg: config.Config) -> float:
     return local_timing.time_steps(built, hparams, batches, WARMUP_STEPS, TIMED_STEPS, math.inf)
 
 
-BUDGETS = {"predictions": count_predictions, "flops": compute_flops, "seconds": measure_seconds}
+BUDGETS = {
+    "predictions": count_predictions,
+    "flops": lambda points, *_: subprocess_worker.map_in_subprocess(compute_step_flops, points, platform="cpu"),
+    "seconds": measure_seconds,
+}

@@ -92,19 +92,17 @@ def read_label_head(
         params |= {path: layer} if path else layer
     choices = CHOICES if kind is LabelKind.CHOICE else ()
     classes = classes if kind is LabelKind.CLASS else choices
-    pooling = "" if objective in WORD_OBJECTIVES else _read_pooling(where, config_json)
+    pooling = ""
+    if objective not in WORD_OBJECTIVES:
+        known = {name: pooling for pooling, name in POOLINGS.items()}
+        named: Any = config_json.get("classifier_pooling", "cls")
+        errors.require(named in known, f"{where}: classifier_pooling", named, " or ".join(known))
+        pooling = known[named]
     return LabelHead(objective, classes, params, architecture.pooler, pooling, choices)
 
 
 def _get_leaves(path: str) -> Mapping[str, str]:
     return LEAVES["norm" if path.endswith("norm") else "dense"]
-
-
-def _read_pooling(where, config_json) -> str:
-    """config.finetune.pooling."""
-    value: Any = config_json.get("classifier_pooling", "cls")
-    errors.require(value in POOLINGS.values(), f"{where}: classifier_pooling", value, " or ".join(POOLINGS.values()))
-    return next(pooling for pooling, name in POOLINGS.items() if name == value)
 
 
 def has_label_head(config_json: Mapping[str, Any]) -> bool:
@@ -138,11 +136,6 @@ def _read_dense_layers(tensors, modules) -> types.Params:
         path: {leaf: np.ascontiguousarray(tensors[f"{module}.{tensor}"].T) for tensor, leaf in leaves}
         for module, path in modules.items()
     }
-
-
-def name_encoder_class(config_json: Mapping[str, Any]) -> str:
-    """The class of transformers that computes an encoder's states alone."""
-    return f"{ARCHITECTURES[config_json['model_type']].model_class.removesuffix(MASKED_LM_CLASS)}Model"
 
 
 def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json: Mapping[str, Any]) -> dict[str, Any]:

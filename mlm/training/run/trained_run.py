@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -133,11 +132,9 @@ def _load_folder(path, settings) -> TrainedRun:
     parallel.check_evaluation(cfg)
     run_program = program.build_program(cfg, source.dataset_info)
     if not source.has_lm_head:
-        model = dataclasses.replace(run_program.model, logits=functools.partial(_refuse_logits, path))
+        expected = "a folder whose tensors have an output layer; this is an encoder alone"
+        refuse = lambda *_: errors.require(False, "model", path, expected)
+        model = dataclasses.replace(run_program.model, logits=refuse)
         run_program = run_program._replace(model=model)
     state = run_program.partitioner.put_state(types.TrainState(np.zeros((), np.int32), source.params, ()))
     return TrainedRun(cfg, 0, source.tokenizer, run_program, state, source.digest, source.dataset_info, has_data=False)
-
-
-def _refuse_logits(path, *_):
-    raise errors.ConfigError(f"{path}: expected a folder whose tensors have an output layer; this is an encoder alone")
