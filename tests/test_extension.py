@@ -87,8 +87,8 @@ def test_a_tokenizer_whose_other_words_might_change_is_refused(name, tmp_path):
 def test_only_bpe_without_dropout_is_extended(change, tmp_path):
     saved = json.loads((source := read("bytes", tmp_path)).model)
     saved["tokenizer"]["model"] |= change
-    other = source._replace(model=json.dumps(saved).encode())
-    assert "expected byte-level BPE of" in get_refusal(extension.extend_tokenizer, other, WORDS)
+    source = source._replace(model=json.dumps(saved).encode())
+    assert "expected byte-level BPE of" in get_refusal(kinds.extend_tokenizer, source, WORDS)
 
 
 def test_a_run_takes_the_words_of_its_text_and_keeps_the_entries_of_its_source(tmp_path):
