@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 from mlm.base import recipe_constants
 from mlm.experiment import grid
 
-_CONTENT = tomllib.loads(Path(__file__).with_name("paper_recipes.toml").read_text(encoding="utf-8"))
+
+def _read_tables(name: str) -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
+_CONTENT = _read_tables("paper_recipes.toml")
 _ROWS = _CONTENT.pop("recipes")
 _TABLES = {
     name: {field: tuple(value) if isinstance(value, list) else value for field, value in table.items()}
@@ -92,37 +97,7 @@ TUNED_FIELDS = {
     for member in ARCHITECTURE_FIELDS
 }
 
-# Languages near a text by its statistics (docs/design/language.md, "Beside text"), of which nothing else is in them.
-NEAR_TEXT = {
-    "data.language.vocab_size": 20_000,
-    "data.language.favorite_prob": 0.4,
-    "data.language.num_scenes": 4,
-    "data.language.protagonist_prob": 0.2,
-    "data.language.topic_strength": 5.0,
-}
-LANGUAGES = {
-    "language": {},
-    "wikipedia": NEAR_TEXT
-    | {
-        "data.language.zipf_exponent": 0.9,
-        "data.language.num_favorites": 3,
-        "data.language.ambiguity_prob": 0.1,
-        "data.language.scene_prob": 0.4,
-        "data.language.scene_keep_prob": 0.7,
-        "data.language.recall_prob": 0.2,
-        "data.language.modifier_continue_prob": 0.3,
-    },
-    "novels": NEAR_TEXT
-    | {
-        "data.language.zipf_exponent": 1.1,
-        "data.language.num_favorites": 8,
-        "data.language.ambiguity_prob": 0.3,
-        "data.language.scene_prob": 0.6,
-        "data.language.num_topics": 4,
-        "data.language.word_order_prob": 0.95,
-        "data.language.recall_prob": 0.8,
-    },
-}
+LANGUAGES = _read_tables("languages.toml")
 
 
 def make_member(name: str, scale: str) -> dict:
