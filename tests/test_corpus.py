@@ -34,10 +34,9 @@ def write_corpus(folder, documents, boundary="file", **more):
 
 
 def read_splits(data):
-    splits = {split: list(corpus.read_documents(data, split)) for split in corpus.SPLITS}
-    both = list(corpus.read_splits(data))
-    assert splits == {split: [text for name, text in both if name == split] for split in splits}
-    return tuple(splits.values())
+    splits = tuple(list(corpus.read_documents(data, split)) for split in corpus.SPLITS)
+    assert splits == tuple([text for name, text in corpus.read_splits(data) if name == split] for split in corpus.SPLITS)
+    return splits
 
 
 def test_each_document_is_in_one_split_whatever_the_order(tmp_path):
