@@ -35,7 +35,7 @@ def write_corpus(folder, documents, boundary="file", **more):
 
 def read_splits(data):
     splits = tuple(list(corpus.read_documents(data, split)) for split in corpus.SPLITS)
-    assert splits == tuple([text for name, text in corpus.read_splits(data) if name == split] for split in corpus.SPLITS)
+    assert splits == tuple([text for name, text in corpus.read_splits(data) if name == one] for one in corpus.SPLITS)
     return splits
 
 
