@@ -3,6 +3,7 @@
 Paper      Ethayarajh 2019 (EMNLP, arXiv:1909.00512): in every layer of ELMo, BERT and GPT-2 the states of two random
            words point in similar directions, and one static vector explains less than 5% of the variance of a word's
            states, after subtracting that of random states. His masked models differ in size and data; ours are matched.
+           His code centers each word's states, ours does not: the shares do not compare.
 Run        mlm sweep run experiments/embeddings.py --scale=laptop --workers=2
            for sentence similarity in English: --config.data.path=TEXT --config.eval.sts=FOLDER of STS-B
 Cost       quick: seconds per point, of which the evaluation takes one or two. laptop: 15 points, about half an hour on
