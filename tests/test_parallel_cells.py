@@ -149,7 +149,7 @@ def test_decays_start_where_the_papers_say():
     assert np.median(first[1e-3, 1e-1]) == pytest.approx(1e-2, rel=0.1)  # its logarithm is uniform
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_mamba_2_is_transformers_own():
     torch = pytest.importorskip("torch")
     peer = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")

@@ -440,12 +440,14 @@ class LanguageModel:
         """What a model that predicts no masked tokens would have to be; "": it predicts them."""
         if objectives.get_visibility(self.config) != types.Visibility.UNMASKED:
             return "a run that was trained to predict masked tokens (such as mlm)"
-        expected = f"a folder with an output layer; {self.config.workdir} is an encoder alone, which `encode` uses"
+        expected = "a folder whose tensors have an output layer; this one is an encoder alone, which `encode` uses"
         return "" if self.has_lm_head else expected
 
     def _require_masked_predictions(self, method: str) -> None:
+        is_masked = objectives.get_visibility(self.config) == types.Visibility.UNMASKED
+        subject = self.config.workdir if is_masked else self.config.objective
         requirement = self.get_masking_requirement()
-        errors.require(not requirement, method, self.config.objective, requirement)
+        errors.require(not requirement, method, subject, requirement)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return batching.encode_truncated(self.tokenizer, texts, self.length)
