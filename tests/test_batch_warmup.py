@@ -181,6 +181,10 @@ def test_time_left_and_utilisation_follow_the_microbatches_of_each_step(
             left = sum(seconds[step:])
             assert f", {left // 60}:{left % 60:02d} left" in capsys.readouterr().out
     summary = writer.summarize()
+    writer.on_pause(steps, None, due=True, stop=False)
+    clock[0] += 1000
+    writer.on_metrics(steps + 1, numbers | {"sums": sums}, False)
+    assert writer.totals["timed_seconds"] == sum(seconds[1:])  # neither what compiles nor a pause
     writer.close()
     records = files.read_records(tmp_path / "metrics.jsonl")
     assert [record["mfu"] for record in records] + [summary["mfu"]] == pytest.approx([1.0] * (len(records) + 1))

@@ -20,6 +20,7 @@ from mlm.training.run import resolution
 from mlm.training.step import optimizers
 
 B, L, D, H = 2, 9, 16, 4
+ROTARY = {"positions": "rotary", "rope_theta": 50.0}
 SMALL = config.Model(width=D, num_heads=H, num_layers=2, mlp_dim=24, init_std=0.25, kernels="reference")
 RNG = np.random.default_rng(0)
 X_BxLxD = RNG.normal(size=(B, L, D)).astype(np.float32)
@@ -177,15 +178,9 @@ def attend(model, params, number, table_KxH, x_LxD, visible_LxL):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"positions": "rotary", "rope_theta": 50.0},
-        {"positions": "rotary", "rope_theta": 50.0, "local_window": 4, "global_every": 3, "local_rope_theta": 5.0},
-        {
-            "positions": "rotary",
-            "rope_theta": 50.0,
-            "local_window": 4,
-            "global_layers": (2, 3),
-            "local_rope_theta": 5.0,
-        },
+        ROTARY,
+        ROTARY | {"local_window": 4, "global_every": 3, "local_rope_theta": 5.0},
+        ROTARY | {"local_window": 4, "global_layers": (2, 3), "local_rope_theta": 5.0},
         {"positions": "learned", "local_window": 6, "global_every": 0, "qk_norm": True},
         {"positions": "alibi", "attention_gate": True, "bias": "norms"},
         {"positions": "relative", "qk_norm": True, "norm": "rmsnorm", "local_window": 2, "global_every": 2},

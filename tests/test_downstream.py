@@ -68,12 +68,8 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(fi
     assert sweep_state.read_state(cfg).name == "stopped"
     found = evaluation_tasks.finish_evaluations(cfg)
     assert sweep_state.read_state(cfg).name == "done" and evaluation_tasks.list_missing_cases(cfg) == []
-    assert sorted(name.partition("/")[2] for name in found["evaluations"]["finetuned_tasks"]) == [
-        "lr0.001-e1-b32-s0",
-        "lr0.001-e1-b32-s1",
-        "lr0.01-e1-b32-s0",
-        "lr0.01-e1-b32-s1",
-    ]
+    points = [f"lr{rate}-e1-b32-s{seed}" for rate in (0.001, 0.01) for seed in (0, 1)]
+    assert sorted(name.partition("/")[2] for name in found["evaluations"]["finetuned_tasks"]) == points
     (one,) = found["summary"]["finetuned_tasks"].values()
     assert one["trials"] == 2 and one["seeds"] == [0, 1] and one["score"]["name"] == "accuracy"
     assert {*one["references"]} == {"majority class"} and one["title"] == "SST-2"

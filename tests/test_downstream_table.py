@@ -5,10 +5,12 @@ import pytest
 from scipy import stats
 from test_experiments import FLOORS, OWN, about, result
 
+from mlm.base import config, fields
 from mlm.base.estimates import Score
 from mlm.evaluation import evaluation_tasks, finetuned_tasks, prompts
 from mlm.objectives import mlm
 from mlm.report import summary, table
+from mlm.training.run import finetuning_recipe
 
 ACCURACY = Score("accuracy", "held-out accuracy", ("correct", "weight"), better=1, share=True)
 BESIDE = [
@@ -96,6 +98,14 @@ def test_a_mean_of_partial_credit_has_the_interval_of_its_error():
     found = finetuned_tasks.summarize(answers(tuned(1e-3, 0, 0.8, f1)))
     (score,) = finetuned_tasks.list_scores({"evaluations": {}, "summary": {"finetuned_tasks": found}})
     assert score.estimate() == pytest.approx((80, 80 - 1.96 * 2, 80 + 1.96 * 2))
+
+
+def test_no_two_fine_tunings_share_a_seed():
+    """Of three runs by three seeds each."""
+    make = lambda seed, own: finetuning_recipe.make_overrides(
+        fields.override(config.Config(), {"seed": seed}), finetuning_recipe.Trial("topic", "", 1e-3, 3.0, 32, own)
+    )
+    assert len({make(seed, own)["seed"] for seed in range(3) for own in range(3)}) == 9
 
 
 def add_tasks(one, *each):

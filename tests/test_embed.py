@@ -86,22 +86,16 @@ def test_similarities_are_the_correlations_of_cosines(run):
         assert of["spearman"] == pytest.approx(stats.spearmanr(np.round(cosines, 9), values)[0])
         assert of["pearson"] == pytest.approx(stats.pearsonr(cosines, values)[0], abs=1e-5)
         assert 0.05 < of["spearman_se"] < 0.3
-    assert {*sentence_similarity.compute_cosines(vectors["mean"][:, -1], vectors["mean"][:, -1])} == {
-        1.0
-    }  # same texts share a rank
+    same_P = sentence_similarity.compute_cosines(vectors["mean"][:, -1], vectors["mean"][:, -1])
+    assert {*same_P} == {1.0}  # same texts share a rank
     kept = {"evaluations": {"sts": {"stsb/dev": found | {"sha256": "ab"}}}, "summary": {}}
     columns = {score.metric.name: score.value for score in sentence_similarity.list_scores(kept)}
     assert columns == {
         "stsb_dev_static": found["static"]["spearman"],
         **{f"stsb_dev_{read}": found["layers"][-1][read]["spearman"] for read in ("mean", "cls")},
     }
-    assert [row["embedding"] for row in sentence_similarity.build_tables(kept)[0].rows] == [
-        "static",
-        "cls, embeddings",
-        "mean, embeddings",
-        "cls, layer 1",
-        "mean, layer 1",
-    ]
+    names = ("static", *(f"{read}, {layer}" for layer in ("embeddings", "layer 1") for read in ("cls", "mean")))
+    assert tuple(row["embedding"] for row in sentence_similarity.build_tables(kept)[0].rows) == names
     (below,) = (row for row in sentence_similarity.build_tables(kept)[0].rows if row["embedding"] == "cls, embeddings")
     assert below["spearman"] == below["pearson"] == "undefined: all cosines are equal"  # [CLS] alone knows no text
     assert found["layers"][0]["cls"]["spearman"] is None and "NaN" not in json.dumps(found)
@@ -110,14 +104,11 @@ def test_similarities_are_the_correlations_of_cosines(run):
     columns = evaluation_scores.build_columns([kept])
     (cell,) = (column.name for column in columns.values() if column.name.endswith("_mean"))
     assert evaluation_scores.build_cells([kept], columns)[cell] == "undefined: all cosines are equal"
-    assert (
-        sentence_similarity.compute_correlations(np.arange(3.0), np.ones(3))["undefined"]
-        == "all similarities are equal"
-    )
+    constant = sentence_similarity.compute_correlations(np.arange(3.0), np.ones(3))
+    assert constant["undefined"] == "all similarities are equal"
     left = run._replace(cfg=fields.override(run.cfg, {"model.directionality": "causal"}))
-    assert sentence_similarity.evaluate(left, part, lambda share: None)["layers"][-1].keys() == {
-        "mean"
-    }  # [CLS] has seen nothing
+    layers = sentence_similarity.evaluate(left, part, lambda share: None)["layers"]
+    assert layers[-1].keys() == {"mean"}  # [CLS] has seen nothing
 
 
 def test_anisotropy_is_the_mean_over_all_pairs_of_different_rows():
@@ -160,6 +151,10 @@ def test_a_static_vector_explains_all_of_rank_one_and_one_share_of_many_directio
     cosine_XxX = anisotropy.l2_normalize(h_XxD) @ anisotropy.l2_normalize(h_XxD).T
     assert anisotropy.compute_self_similarity(h_XxD) == pytest.approx(cosine_XxX[~np.eye(6, dtype=bool)].mean())
     assert anisotropy.compute_self_similarity(np.tile(v_D, (5, 1))) == pytest.approx(1)
+    h_WxD, groups = draws.normal(size=(12, 16)), np.split(np.arange(12), 3)
+    found = anisotropy.measure_geometry(h_WxD, np.arange(12), groups, groups[::-1])
+    similarities = [anisotropy.compute_self_similarity(h_WxD[word_X]) for word_X in groups]
+    assert found["self_similarity_se"] == pytest.approx(stats.sem(similarities))
 
 
 def test_words_are_their_pieces_and_their_states_the_mean():

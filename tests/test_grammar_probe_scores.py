@@ -9,7 +9,7 @@ from mlm.base import fields, types
 from mlm.base.special import MASK
 from mlm.data.language import grammar, posterior, probes
 from mlm.data.rows import pack
-from mlm.evaluation import evaluation_tasks, mask_rates
+from mlm.evaluation import evaluation_tasks, grammar_probes, mask_rates
 from mlm.evaluation.evaluation_tasks import EVALUATIONS
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.training.run.trained_run import TrainedRun
@@ -77,8 +77,9 @@ def sum_parts(found) -> float:
     return sum(found["loss_decomposition"]["parts"][name]["excess"] for name in ("kind", "number", "word"))
 
 
-def test_the_optimum_is_told_so(data):
+def test_the_optimum_is_told_so(data, monkeypatch):
     cfg, rows = data
+    monkeypatch.setattr(grammar_probes, "MAX_ITEMS", 20)  # of which each stands for some
     one = parallel.build_single_device(
         lambda *arguments: None
     )._replace(  # the posterior is computed on this host: no compiling

@@ -28,20 +28,8 @@ ROOMS = {  # of mlm/, each with those that it may import
     "experiment": {"base"},
     "serve": {"base", "data", "models", "objectives", "report", "training", "inference", "evaluation"},
     "launch": {"base", "data", "models", "objectives", "report", "training", "inference", "evaluation", "experiment"},
-    "cli": {
-        "base",
-        "data",
-        "models",
-        "objectives",
-        "report",
-        "training",
-        "inference",
-        "evaluation",
-        "experiment",
-        "serve",
-        "launch",
-    },
 }
+ROOMS["cli"] = {*ROOMS}  # all others
 ABOVE = ("cli", "launch")  # packages that start processes
 DISTRIBUTIONS = {  # of modules that are not called as the package that installs them
     "absl": "absl-py",

@@ -44,17 +44,8 @@ variants = pytest.mark.parametrize(
 # Fields of config.model that are no block: a member's name and size, and how it is computed, not what.
 NO_BLOCKS = {
     *("family", "cell", "size", "num_layers", "width", "mlp_dim", "rnn_dim", "state_dim", "num_heads", "window"),
-    *(
-        "max_positions",
-        "directionality",
-        "chrono_init",
-        "norm_eps",
-        "dropout",
-        "attention_dropout",
-        "init_std",
-        "dtype",
-    ),
-    *("scan_unroll", "rnn_unroll", "remat", "remat_policy", "kernels"),
+    *("max_positions", "directionality", "chrono_init", "norm_eps", "dropout", "attention_dropout", "init_std"),
+    *("dtype", "scan_unroll", "rnn_unroll", "remat", "remat_policy", "kernels"),
 }
 
 
@@ -151,6 +142,35 @@ def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
     turned = encode(jax.tree.map(lambda x: x[::-1], rows), keys[::-1])
     np.testing.assert_allclose(together, turned[::-1], rtol=1e-5, atol=1e-5)
     assert np.abs(together - encode(rows, keys[::-1])).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("family", "cell", "objective", "changes"),
+    [
+        ("transformer", "", "replaced_token_detection", {}),
+        ("rnn", "lstm", "causal", {"model__directionality": "two_stack"}),
+        ("encoder_decoder", "transformer", "denoising", {}),
+    ],
+)
+def test_no_two_draws_of_dropout_have_one_key(family, cell, objective, changes, monkeypatch):
+    """Of examples, sublayers, layers, directions and models: masks of one key would be the same."""
+    keys, rates, sample = [], set(), layers.sample_keep_mask
+
+    def record(key, rate, *rest):
+        rates.add(rate)
+        jax.debug.callback(lambda words: keys.append(tuple(words.tolist())), jax.random.key_data(key))
+        return sample(key, rate, *rest)
+
+    monkeypatch.setattr(layers, "sample_keep_mask", record)
+    cfg = small_config(family, cell, objective=objective, model__attention_dropout=0.25, **changes)
+    model, built = program.build_model_and_objective(cfg, make_dataset_info(cfg))
+    key = jax.random.key(0)
+    params = jax.eval_shape(lambda: {"model": model.init(key), "objective": built.init(key, model)})
+    loss = functools.partial(built.loss, model=model, hparams=program.make_train_hparams(cfg), train=True)
+    jax.jit(loss)(params_of(params), batch=batch(2), key_B=jax.random.split(key, 2))
+    jax.effects_barrier()
+    assert len(keys) == len({*keys}) > 2 * cfg.model.num_layers
+    assert max(rates) == max(cfg.model.dropout, cfg.model.attention_dropout)
 
 
 @pytest.mark.exhaustive(but=("transformer", "lstm variant", "window variant"))

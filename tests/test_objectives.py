@@ -34,7 +34,7 @@ from small import (
 )
 
 from mlm.base import errors, estimates, types
-from mlm.base.special import CLS, NUM_SPECIAL
+from mlm.base.special import CLS, MASK, NUM_SPECIAL
 from mlm.evaluation import evaluation_tasks
 from mlm.launch.sweep import local_timing
 from mlm.objectives import OBJECTIVES
@@ -178,6 +178,24 @@ def test_nothing_leaks(objective, family, cell):
     params = of.params | {"model": of.params["model"] | {"bias": of.params["model"]["bias"] + never}}
     found = of(types.Batch(rows, labels, np.full(ROWS, row, np.int32)), params)
     assert np.exp(-found[of.nats] / found[of.weight]).sum() == pytest.approx(1, abs=1e-4)
+
+
+def test_next_sentences_are_told_from_the_first_state_and_the_unigram_is_right_of_the_likeliest_token():
+    of, rows = judge("nsp", *ONE_EACH[0]), labelled()
+    ids_BxL, follows_B = rows.text.ids_BxL, np.arange(ROWS, dtype=np.int32) % 2
+    ids_BxL = np.where(ids_BxL == NUM_SPECIAL, VOCAB - 1, ids_BxL)  # an entry is as frequent as its number says
+    rows = replace_text(rows, ids_BxL=ids_BxL)._replace(labels=rows.labels | {"next_B": follows_B})
+    found, asked_BxL = of(rows), of.list_asked(rows)
+    hidden, head = replace_text(rows, ids_BxL=np.where(asked_BxL, MASK, ids_BxL)).text, of.params["objective"]
+    (h_BxLxD,) = jax.jit(of.made.model.encode)(of.params["model"], hidden)
+    pooled_BxD = np.tanh(h_BxLxD[:, 0] @ head["pool"]["kernel"] + head["pool"]["bias"])
+    log_prob_Bx2 = jax.nn.log_softmax(pooled_BxD @ head["label"]["kernel"] + head["label"]["bias"])
+    real_B = np.arange(ROWS) < ROWS - 1
+    nats_B, is_right_B = -log_prob_Bx2[np.arange(ROWS), follows_B], log_prob_Bx2.argmax(-1) == follows_B
+    np.testing.assert_allclose(found["nsp_nats"], nats_B * real_B, rtol=1e-3)
+    np.testing.assert_array_equal(found["nsp_correct"], is_right_B * real_B)
+    likeliest_B = (asked_BxL & (ids_BxL == VOCAB - 1)).sum(1)
+    assert likeliest_B.any() and found["unigram_correct"].tolist() == likeliest_B.tolist()
 
 
 @pytest.mark.parametrize("objective", OF_TOKENS)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import tempfile
 
@@ -17,19 +18,8 @@ ASKED = rendezvous.RendezvousConfig("a:1", 3, 0, False, 300)
 
 
 def test_a_process_knows_which_it_is_whatever_is_wrong_with_its_other_words():
-    words = [
-        "mask.raet=1",
-        "--coordinator",
-        "a:1",
-        "--config",
-        "b.py",
-        "--processes=2",
-        "--nonsense",
-        "--process",
-        "1",
-        "--config.x",
-    ]
-    flags, _ = train.make_early_parser().parse_known_args(words)
+    words = "mask.raet=1 --coordinator a:1 --config b.py --processes=2 --nonsense --process 1 --config.x"
+    flags, _ = train.make_early_parser().parse_known_args(shlex.split(words))
     assert (flags.coordinator, flags.processes, flags.process, flags.distributed) == ("a:1", 2, 1, False)
     assert train.make_early_parser().parse_known_args(["--distributed", "x"])[0].distributed
 

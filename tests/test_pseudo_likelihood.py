@@ -75,11 +75,7 @@ def test_scores_are_those_of_one_forward_a_token_by_hand():
 @MEMBERS
 def test_padding_and_batch_size_change_no_score(family, cell):
     cfg = small_config(family, cell, **ONE)
-    assert loader.list_bucket_lengths(12) == [12] and loader.list_bucket_lengths(29) == [
-        16,
-        24,
-        29,
-    ]  # padded to 12 there, to 16 here
+    assert [*map(loader.list_bucket_lengths, (12, 29))] == [[12], [16, 24, 29]]  # padded to 12 there, to 16 here
     tight, wide = score_sentences(cfg, length=12, batch_size=3), score_sentences(cfg, length=29, batch_size=7)
     for metric in ("pll_S", "pll_word_l2r_S"):
         np.testing.assert_allclose(getattr(tight, metric), getattr(wide, metric), rtol=1e-5)
@@ -184,11 +180,14 @@ def test_a_model_of_known_probabilities_has_the_known_pseudo_perplexity():
     # The token before is seen in both: what PLL-word-l2r hides comes after.
     np.testing.assert_allclose(found.pll_S, alone, rtol=1e-5)
     np.testing.assert_allclose(found.pll_word_l2r_S, alone, rtol=1e-5)
-    result = pseudo_likelihood.compute_pseudo_perplexity(found, SENTENCES)
-    num_bytes = len("".join(SENTENCES).encode())
+    texts = [text.replace("a", "\u00e4") for text in SENTENCES]  # of two bytes
+    result = pseudo_likelihood.compute_pseudo_perplexity(found, texts)
+    num_bytes = len("".join(texts).encode())
     assert result["pll"]["bits_per_byte"] == pytest.approx(-sum(alone) / np.log(2) / num_bytes, rel=1e-5)
     assert result["pll"]["token_perplexity"] == pytest.approx(np.exp(-sum(alone) / 19), rel=1e-5)
     assert result["pll"]["word_perplexity"] == pytest.approx(np.exp(-sum(alone) / 12), rel=1e-5)
+    perplexity, nats_error = result["pll"]["word_perplexity"], result["pll"]["word_nats_se"]
+    assert result["pll"]["word_perplexity_se"] == pytest.approx(perplexity * nats_error)
     assert result["pll_word_l2r"] == pytest.approx(result["pll"], rel=1e-5)
     assert (result["sentences"], result["tokens"], result["words"], result["unknown_tokens"]) == (4, 19, 12, 0)
     residual = [-total - result["pll"]["token_nats"] * (len(row) - 1) for total, row in zip(alone, ids, strict=True)]

@@ -5,6 +5,7 @@ import operator
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from experiments import scaling
 from mlm.report import scaling_law
@@ -68,6 +69,16 @@ def test_intervals_cover_the_truth_as_often_as_they_say(seeds, fits_floor, monke
         truth = 0.0 if name == "break" else functions[name](TRUE._replace(floor=FLOOR))
         covered = np.mean([own.low <= truth <= own.high for own in found])
         assert 0.92 <= covered <= 0.995, (name, covered)
+
+
+def test_a_law_moves_with_each_cell_by_the_standard_error_of_its_mean():
+    cells = make_cells(noise=0.02, seeds=3)
+    mean_P, error_P = np.array([(values_S.mean(), stats.sem(values_S)) for values_S in cells.losses]).T
+    moved = scaling_law.fit_law(cells, fits_floor=False).moved[5]
+    for law, sign in zip(moved, (1, -1), strict=True):
+        loss_P = mean_P + sign * error_P * (np.arange(len(mean_P)) == 5)
+        alone = cells._replace(losses=list(loss_P[:, None]))
+        assert law[:4] == pytest.approx(scaling_law.fit_law(alone, fits_floor=False).law[:4], rel=1e-4)
 
 
 def test_cells_of_one_seed_have_no_interval():

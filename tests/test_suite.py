@@ -63,7 +63,8 @@ def data(words, tmp_path_factory):
     write("wug.jsonl", [{"sentences": "\t".join(pair), "ratio": i / 3} for i, pair in enumerate(PAIRS)])
     write("near/corpus.jsonl", [{"_id": str(i), "title": "w1", "text": f"w{i} w{i}"} for i in range(12)])
     write("near/queries.jsonl", [{"_id": "5", "text": "w1 w5 w5"}, {"_id": "b", "text": "w9"}])
-    (top / "near" / "qrels-test.tsv").write_text("query-id\tcorpus-id\tscore\n5\t3\t1\n5\t4\t2\n")
+    grades = "".join(f"5\t{i}\t{1 + (i == 4)}\n" for i in range(12) if i != 5)
+    (top / "near" / "qrels-test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{grades}")
     (top / "colors" / "train.tsv").write_text("w1 w2\tred\nw3 w4\tblue\n" * 4)
     (top / "own.toml").write_text(OWN)
     (top / "tuned.toml").write_text(TUNED)
@@ -87,6 +88,8 @@ def test_models_are_rows_and_a_second_call_prints_only_what_is_new(data, monkeyp
     causal = mlm.load(str(data / "causal"))
     nats = np.array([text[0].nats for text in causal.surprisal([text for pair in PAIRS for text in pair], by="text")])
     assert float(rows[3]["value"]) == pytest.approx(100 * np.mean(nats[::2] < nats[1::2]))
+    chosen = stats.spearmanr(nats[1::2] - nats[::2], range(3)).statistic  # people chose the first ever more often
+    assert float(rows[4]["value"]) == pytest.approx(chosen)
     (data / "pairs" / "more.jsonl").write_text((data / "pairs" / "order.jsonl").read_text())
     run(data, monkeypatch, f"--suite={data / 'own.toml'}")
     again = capsys.readouterr().out
@@ -107,10 +110,10 @@ def test_retrieval_is_by_hand_what_the_cosines_say(data, monkeypatch):
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     nearest, *ranked = np.argsort(-(vectors[:12] @ vectors[12])).tolist()
     assert nearest == 5  # whose name the query has: itself
-    gains = {3: 1.0, 4: 2.0}
-    gain = sum(gains.get(one, 0) / np.log2(2 + rank) for rank, one in enumerate(ranked[:10]))
-    assert result["queries"] == 1 and result["ndcg"] == pytest.approx(gain / (2 + 1 / np.log2(3)))
-    assert result["recall"] == 1
+    discount_R = 1 / np.log2(2 + np.arange(10))
+    gain, best = (discount_R @ (1 + (np.array(order[:10]) == 4)) for order in (ranked, [4, *[0] * 9]))
+    assert result["queries"] == 1 and result["ndcg"] == pytest.approx(gain / best)
+    assert result["recall"] == 1  # of eleven, though ten count for the gain
 
 
 @pytest.mark.parametrize(("name", "metric"), [("masked", "pll_word_l2r"), ("causal", "causal")])

@@ -34,7 +34,7 @@ def test_runs_on_the_same_rows_have_no_column_of_them():
         [make_run("one", 0, 3.0), make_run("one", 1, 3.0, 5.0 + 1e-7), make_run("two", 0, 3.1)]
     )
     assert len(found) == 3 and summary.EVALUATION_SET not in {column.name for column in columns}
-    assert "Judged on" not in said
+    assert "Examples and masks" not in said
 
 
 def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
@@ -228,3 +228,6 @@ def test_costs_until_a_step_are_those_of_the_steps_before_it(changes, examples, 
         cells = excess_loss.measure_plateau([one]) | optimizers.measure_thresholds([one])
         assert cells["plateau"].mean == sum(examples[:step]) and cells["steps_0.2"].mean == step
         assert cells["seconds_0.2"].mean == pytest.approx(10 * tokens[step - 1] / tokens[-1])
+        # A tenth of the way from 5 to 2.9 is 4.79.
+        left = one | {"history": [{"step": each, "eval_loss": 4.8 - 0.02 * (each >= step)} for each in (1, 2, 3, 4)]}
+        assert excess_loss.measure_plateau([left])["plateau"].mean == sum(examples[:step])

@@ -1,5 +1,6 @@
 """Vocabularies: the special ids, what comes back, how many entries a text can give."""
 
+import collections
 import hashlib
 import itertools
 import pathlib
@@ -102,6 +103,12 @@ def test_more_characters_than_entries_leave_room_for_pieces(kind):
     assert words.vocab_size == 1000
     ids = [i for s in sentences() for i in words.encode(s)]
     assert special.UNK not in ids and len(set(ids)) > 100  # the frequent words kept their pieces
+
+
+def test_an_alphabet_has_all_but_one_character_in_ten_thousand_and_at_most_half_of_the_entries():
+    select = lambda entries, **counts: "".join(tokenizer.select_alphabet(collections.Counter(counts), entries))
+    assert select(8, a=99_500, b=495, c=5) == "ab" and select(8, **dict.fromkeys("abcdefgh", 1)) == "abcd"
+    assert select(24, a=99_500, b=495, c=5) == "abc"  # of which an eighth holds all
 
 
 def test_words_come_most_frequent_first():

@@ -250,17 +250,10 @@ def test_a_folder_names_its_classes_and_is_read_again(case, tmp_path):
     }
     tree = ast.parse((folder / "modeling_mlm.py").read_text())
     assert {*ends.values()} < {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    allowed = {"functools", "torch", "transformers", "types", "encoders_mlm", "layers_mlm", "recurrence_mlm"}
     for name in settings.TORCH_FILES[:-1]:
         nodes = [node for node in ast.walk(ast.parse((folder / name).read_text())) if isinstance(node, ast.ImportFrom)]
-        assert {node.module.split(".")[0] for node in nodes} <= {
-            "functools",
-            "torch",
-            "transformers",
-            "types",
-            "encoders_mlm",
-            "layers_mlm",
-            "recurrence_mlm",
-        }
+        assert {node.module.split(".")[0] for node in nodes} <= allowed
     again = mlm.load(folder)
     assert again.config.objective == model.config.objective
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)

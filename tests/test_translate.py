@@ -99,10 +99,11 @@ def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
     bleu = pytest.importorskip("sacrebleu").metrics.BLEU()
     references = sentences(200, 20)
     rng = np.random.default_rng(1)
-    texts = [" ".join(word if rng.random() < 0.8 else "other" for word in text.split()) for text in references]
+    texts = [" ".join(word if rng.random() < 0.8 else "other" for word in f"{text} .".split()) for text in references]
     found = translation_scores.compute_scores(texts, references, seed=0)
     whole = bleu.corpus_score(texts, [references])
-    assert found["bleu"] == whole.score and found["brevity"] == whole.sys_len / whole.ref_len == 1
+    assert found["bleu"] == whole.score and found["brevity"] == whole.sys_len / whole.ref_len > 1.05
+    assert found["chrf"] == pytest.importorskip("sacrebleu").CHRF().corpus_score(texts, [references]).score
     assert found["signature"] == "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + str(
         bleu.get_signature().info["version"]
     )
@@ -111,6 +112,7 @@ def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
         for some in rng.integers(0, 200, (60, 200))
     ]
     assert found["bleu_se"] == pytest.approx(np.std(drawn), rel=0.3)
+    assert found["bleu_high"] - found["bleu_low"] == pytest.approx(2 * 1.96 * found["bleu_se"], rel=0.08)
     assert found["bleu_low"] < whole.score - found["bleu_se"] and whole.score + found["bleu_se"] < found["bleu_high"]
 
 
