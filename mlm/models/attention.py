@@ -65,8 +65,7 @@ class AttentionBlock(nn.Module):
 
     def split_heads(self, x_BxLxE, num_parts: int):
         """x_BxLxPxHxd: the heads of each of P parts of the last axis."""
-        num_heads, head_dim = self.model.num_heads, self.model.width // self.model.num_heads
-        return x_BxLxE.reshape(*x_BxLxE.shape[:2], num_parts, num_heads, head_dim)
+        return x_BxLxE.reshape(*x_BxLxE.shape[:2], num_parts, self.model.num_heads, -1)
 
     def project_out(self, x_BxLxD, out_BxLxHxd):
         """out_BxLxD of the heads, each gated by the block's input x_BxLxD (Qiu et al. 2025, arXiv 2505.06708)."""
@@ -102,8 +101,7 @@ class Attention(AttentionBlock):
             bias = functools.partial(positions.compute_disentangled_bias, context.row_BxLxS, relative_q, relative_k)
         visible_Bx1xLxS = positions.select_visible(self.model, context, number)
         segments = positions.select_segments(self.model, context, number)
-        out_BxLxHxd = attend(self, q, k, v, visible_Bx1xLxS, key_B, bias, segments)
-        return self.project_out(x_BxLxD, out_BxLxHxd)
+        return self.project_out(x_BxLxD, attend(self, q, k, v, visible_Bx1xLxS, key_B, bias, segments))
 
     def project(self, x_BxLxD):
         """q, k and v, each BxLxHxd."""
@@ -111,7 +109,11 @@ class Attention(AttentionBlock):
             parts_BxLxD = layers.apply_parts(self.qkv, 3, x_BxLxD)
             q, k, v = (self.split_heads(part_BxLxD, 1).squeeze(2) for part_BxLxD in parts_BxLxD)
         else:
-            q, k, v = (part.squeeze(2) for part in jnp.split(self.split_heads(self.qkv(x_BxLxD), 3), 3, 2))
+            qkv_BxLx3xHxd = self.split_heads(self.qkv(x_BxLxD), 3)
+            slices = (jax.lax.slice_in_dim(qkv_BxLx3xHxd, n, n + 1, axis=2) for n in range(3))
+            # The gradient of slices, unlike that of a split, shares its pass over memory on a GPU with the bias's.
+            parts = slices if platform_kernels.find_platform() == "gpu" else jnp.split(qkv_BxLx3xHxd, 3, 2)
+            q, k, v = (part.squeeze(2) for part in parts)
         return self.q_norm(q), self.k_norm(k), v
 
 

@@ -188,8 +188,7 @@ class RecurrentDecoder(nn.Module):
         self.score = self.param("score", initial, (H, 1))
         self.context = self.param("context", initial, (model.width, G))
         self.kernel = self.param("kernel", build_kernel_initializer(model, 3))
-        has_bias = model.bias == "all"
-        self.bias = self.param("bias", nn.initializers.zeros, (G,)) if has_bias else jnp.zeros(G)
+        self.bias = self.param("bias", nn.initializers.zeros, (G,)) if model.bias == "all" else jnp.zeros(G)
 
     def project_source(self, source_BxSxD, visible_BxLxS):
         """(keys_BxSxH, start_BxLxH: before a sequence, of the source's first visible token, which has read it all)."""

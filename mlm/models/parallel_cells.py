@@ -76,8 +76,7 @@ def scan_by_token(decay_LxN, update_LxN, reverse: bool = False):
         h_N = decay_N * h_N + update_N
         return h_N, h_N
 
-    zero_N = jnp.zeros_like(update_LxN[0])
-    return jax.lax.scan(step, zero_N, (decay_LxN, update_LxN), reverse=reverse)[1]
+    return jax.lax.scan(step, jnp.zeros_like(update_LxN[0]), (decay_LxN, update_LxN), reverse=reverse)[1]
 
 
 def scan_by_halves(decay_LxN, update_LxN, reverse: bool = False):

@@ -109,6 +109,7 @@ class ResidualLayer(nn.Module):
         if is_fused and model.norm_placement == "post":
             return fused_norm.normalize(model, params, x_BxLxD, y_BxLxD, key_B)
         x_BxLxD = x_BxLxD + layers.dropout(y_BxLxD, key_B, model.dropout)
+        x_BxLxD = platform_kernels.mark_saved(x_BxLxD) if platform_kernels.find_platform() == "gpu" else x_BxLxD
         return sublayer_norm(x_BxLxD) if model.norm_placement == "post" else x_BxLxD
 
     def skips_norm(self, number):
@@ -175,6 +176,11 @@ class Stack(nn.Module):
             length=num_unique,
             unroll=unroll,
         )
+        if recomputes and not shards and not self.is_initializing() and platform_kernels.find_platform() == "gpu":
+            # The weights of all layers are cast in one pass, not in two for each layer, and so are their gradients.
+            dtype = platform_kernels.activation_dtype(self.model)
+            cast = lambda path, leaf: leaf.astype(dtype) if path[-1].key == "kernel" else leaf
+            scan = nn.map_variables(scan, "params", lambda params: jax.tree_util.tree_map_with_path(cast, params))
         run_layers = scan(self.model, layer, name="layers")
         for first in range(1, self.model.num_layers + 1, num_unique):
             x_BxLxD, _ = run_layers(x_BxLxD, jnp.arange(first, first + num_unique), shared, key_B)

@@ -90,8 +90,7 @@ def find_pairs(first_BxD, index_B, others_NxTxD, index_N, real_N, temperature, d
         unit_BxD, unit_CxD = _normalize(first_BxD[:, :dim]), _normalize(other_CxD[:, :dim])
         cosine_BxC = jnp.matmul(unit_BxD, unit_CxD.T, precision="highest")
         logits_BxC = jnp.where(is_real_C, cosine_BxC / temperature, -1e9)
-        log_prob_BxC = jax.nn.log_softmax(logits_BxC)
-        nats_B -= jnp.where(is_pair_BxC, log_prob_BxC, 0).sum(-1) / (len(dims) + 1)
+        nats_B -= jnp.where(is_pair_BxC, jax.nn.log_softmax(logits_BxC), 0).sum(-1) / (len(dims) + 1)
         nearest_Bx1 = logits_BxC.argmax(-1, keepdims=True)
         correct[f"correct_{dim}" if dim else "correct"] = jnp.take_along_axis(is_pair_BxC, nearest_Bx1, 1)[:, 0]
     return nats_B, correct

@@ -76,8 +76,7 @@ def predict_tokens(
     optim: config.Optim, log_unigram_V, params, model, h_BxKxD, target_BxK, weight_BxK, *, train: bool
 ) -> tuple[jax.Array, dict]:
     """(nats_B, sums): of the weighted predictions; sums: "correct", and in evaluation the unigram baseline's."""
-    compute_loss = select_token_loss(train, optim)
-    nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxKxD, target_BxK)
+    nats_BxK, correct_BxK = select_token_loss(train, optim)(params["model"], model, h_BxKxD, target_BxK)
     sums = {"correct": (correct_BxK * weight_BxK).sum(-1)}
     if not train:
         sums |= compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK)

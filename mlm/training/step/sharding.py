@@ -222,8 +222,7 @@ class FSDP(Replicated):
         def call(params: types.Params, trainable_params: types.Params, *step_batch_hparams: Any):
             specs, trainable_specs = (make_partition_specs(tree, self.mesh) for tree in (params, trainable_params))
             in_specs = specs, trainable_specs, jax.P(), make_example_spec(self.mesh), jax.P()
-            out_specs = trainable_specs, jax.P(), jax.P()
-            mapped = shard_map(function, self.mesh, in_specs, out_specs)
+            mapped = shard_map(function, self.mesh, in_specs, (trainable_specs, jax.P(), jax.P()))
             return mapped(params, trainable_params, *step_batch_hparams)
 
         return call
