@@ -73,7 +73,7 @@ def test_a_model_of_an_early_phase_has_that_phase_s_rotary_base(tmp_path):
 @pytest.mark.exhaustive
 def test_a_milestone_holds_the_parameters_of_its_step_alone_and_changes_no_result(run, make_config):
     cfg, result = run
-    assert checkpoint.list_milestones(cfg.workdir) == [1, 4, 7]
+    assert checkpoint.list_milestones(RunDirectory(cfg.workdir)) == [1, 4, 7]
     plain = make_config("plain", train__milestones="")
     assert fields.fingerprint(plain) == fields.fingerprint(cfg)
     stop_at(plain, 4)
@@ -107,7 +107,7 @@ def test_a_killed_run_has_the_same_milestones(run, make_config, monkeypatch, kil
             train_config(cfg)
     stop_at(cfg, 5)
     train_config(cfg)
-    assert checkpoint.list_milestones(cfg.workdir) == [1, 3, 4, 7]
+    assert checkpoint.list_milestones(RunDirectory(cfg.workdir)) == [1, 3, 4, 7]
     for step in (1, 4, 7):
         assert_equal(read_params(cfg.workdir, step), read_params(run[0].workdir, step))
 
@@ -118,7 +118,7 @@ def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_shar
     cfg = make_config("extended", train__steps=12)
     shutil.copytree(short.workdir, cfg.workdir)
     engine.extend(cfg, pack.load_dataset(cfg))
-    assert checkpoint.list_milestones(cfg.workdir) == [1, 4]
+    assert checkpoint.list_milestones(RunDirectory(cfg.workdir)) == [1, 4]
 
 
 def list_steps(cfg, packed):

@@ -50,10 +50,10 @@ def extend(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
         if extended.train.steps > saved["config"]["train.steps"]:
             mixture.list_segments(extended, packed, pack.load_dataset)  # raises where it repeats a source too often
             built = program.build_program(extended, packed.dataset_info)
-            with checkpoint.open_manager(cfg.workdir) as checkpoints:
+            with checkpoint.open_manager(directory.checkpoints) as checkpoints:
                 checkpoint.check_extendable(checkpoints, extended, data_identity, built)
             directory.write_extended_identity(extended, data_identity, saved)
-        checkpoint.delete_superseded(extended)
+        checkpoint.delete_superseded(directory, extended)
         directory.archive_results(extended.train.steps)
     return extended
 
@@ -72,9 +72,10 @@ def evaluate_milestones(workdir: str, list_cases: Callable, overrides: Mapping[s
 
     list_cases: (run) -> its cases, which all milestones share; overrides: the settings of trained_run.load.
     """
-    RunDirectory(workdir).require_identity()
+    directory = RunDirectory(workdir)
+    directory.require_identity()
     cases, by_step = None, {}
-    for step in checkpoint.list_milestones(workdir):
+    for step in checkpoint.list_milestones(directory):
         run = trained_run.load(workdir, overrides, step=step)
         cases = list_cases(run) if cases is None else cases
         by_step[step] = evaluation_tasks.evaluate(run, cases)

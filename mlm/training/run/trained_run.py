@@ -111,7 +111,7 @@ def load(
     run_program = program.build_program(cfg, dataset_info)
     # Opening checkpoints removes unfinished ones, which may be a trainer's.
     with directory.lock() if exclusive else contextlib.nullcontext():
-        snapshot = checkpoint.load(workdir, step, cfg, saved["data"], run_program, exclusive=exclusive)
+        snapshot = checkpoint.load(directory, step, cfg, saved["data"], run_program, exclusive=exclusive)
     run_program = program.build_program(phases.select_model(cfg, int(snapshot.state.step)), dataset_info)
     state = run_program.partitioner.put_state(snapshot.state._replace(opt_state=()))
     return TrainedRun(
