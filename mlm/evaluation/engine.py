@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlm.base import config, errors, fields
-from mlm.data.rows import mixture, pack
+from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import checkpoint, extension, loop, trained_run
 from mlm.training.run.directory import RunDirectory, pin_kernels
@@ -48,7 +48,7 @@ def extend(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
         saved = directory.require_identity()
         extended = extension.extend_config(pin_kernels(cfg, saved), data_identity, saved)
         if extended.train.steps > saved["config"]["train.steps"]:
-            mixture.list_segments(extended, packed, pack.load_dataset)  # raises where it repeats a source too often
+            pack.list_segments(extended, packed)  # raises where it repeats a source too often
             built = program.build_program(extended, packed.dataset_info)
             with checkpoint.open_manager(directory.checkpoints) as checkpoints:
                 checkpoint.check_extendable(checkpoints, extended, data_identity, built)

@@ -70,7 +70,7 @@ def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
 @contextlib.contextmanager
 def open_run(directory: RunDirectory, cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
     """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
-    segments = mixture.list_segments(cfg, packed, pack.load_dataset)
+    segments = pack.list_segments(cfg, packed)
     teacher = initialization.load_teacher(cfg, packed.tokenizer)
     program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.cfg.model if teacher else None)
     with checkpoint.open_manager(directory.checkpoints, [extension.count_stable_steps(cfg)]) as checkpoints:
