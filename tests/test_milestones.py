@@ -61,7 +61,7 @@ def test_a_model_of_an_early_phase_has_that_phase_s_rotary_base(tmp_path):
     records = RunDirectory(cfg.workdir).read_history({})
     (logged, _) = (record["eval_loss"] for record in records if "eval_loss" in record)
     packed = pack.load_dataset(cfg)
-    loaded = trained_run.load(cfg.workdir, {}, packed, step=1)
+    loaded = trained_run.load_run(cfg.workdir, {}, packed, step=1)
     one_phase = {"phases.shares": (), "phases.rope_theta": (), "model.rope_theta": 1e4}
     alone = program.build_program(fields.override(cfg, one_phase), packed.dataset_info)
     for own in (alone, loaded.program):
