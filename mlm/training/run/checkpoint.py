@@ -40,16 +40,14 @@ class Snapshot(NamedTuple):
     digest: str = ""  # of a restored state
 
 
-def open_manager(
-    folder: Path, kept_steps: Sequence[int] | None = None, *, exclusive: bool = True
-) -> ocp.CheckpointManager:
-    """The checkpoints or milestones of a folder; saving keeps the newest and those of kept_steps, or all for None.
+def open_manager(folder: Path, steps: Sequence[int] | None = None, *, exclusive: bool = True) -> ocp.CheckpointManager:
+    """The checkpoints or milestones of a folder; saving keeps the newest and those of `steps`, or all for None.
 
     exclusive: False if another process may be writing a checkpoint, which would be removed as unfinished.
     """
     policies, policy = ocp.checkpoint_managers, None
-    if kept_steps is not None:
-        policy = policies.AnyPreservationPolicy([policies.LatestN(NUM_KEPT), policies.CustomSteps(kept_steps)])
+    if steps is not None:
+        policy = policies.AnyPreservationPolicy([policies.LatestN(NUM_KEPT), policies.CustomSteps(steps)])
     options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=exclusive)
     return ocp.CheckpointManager(files.make_absolute(folder), options=options)
 

@@ -22,7 +22,6 @@ from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Preemption, Profile
 from mlm.training.run.log import Log
-from mlm.training.run.pretrained_folder import PretrainedModel
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel, update
 from mlm.training.step import program as programs
@@ -72,22 +71,21 @@ def open_run(directory: RunDirectory, cfg: config.Config, packed: pack.PackedDat
     """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
     segments = pack.list_segments(cfg, packed)
     teacher = initialization.load_teacher(cfg, packed.tokenizer)
-    program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.cfg.model if teacher else None)
+    teacher_model = teacher.cfg.model if teacher else None
+    program = programs.build_program(cfg, packed.dataset_info, teacher=teacher_model)
     with checkpoint.open_manager(directory.checkpoints, [extension.count_stable_steps(cfg)]) as checkpoints:
-        saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
-        state = saved.state
+        state, totals, _ = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
         sources = {"teacher": {"path": cfg.distillation.teacher, "sha256": teacher.digest}} if teacher else {}
         if state.step == 0:
             state, source = initialization.init_from_source(cfg, state, packed.tokenizer)
             sources |= source
             if source and (link_params := program.objective.link_params):
                 state = state._replace(params=link_params(state.params))
-        saved = saved._replace(state=state)
         if teacher:
             state = state._replace(params=state.params | {types.TEACHER: teacher.params["model"]})
         if parallel.is_primary():
             directory.record_start(cfg, packed.manifest["inputs"], packed.tokenizer, int(state.step), sources)
-        run = TrainingRun(directory, cfg, segments, program, checkpoints, saved, cut, teacher)
+        run = TrainingRun(directory, cfg, segments, program, checkpoints, int(state.step), totals, cut, teacher_model)
         with contextlib.closing(run):
             yield run, state
 
@@ -140,18 +138,18 @@ class TrainingRun:
         segments: Sequence[mixture.Segment],
         program: programs.Program,
         checkpoints,
-        saved,
+        start_step: int,
+        totals: Mapping[str, Any],
         cut: bool,
-        teacher: PretrainedModel | None,
+        teacher_model: config.Model | None,
     ):
-        packed, self.teacher_model = segments[-1].packed, teacher.cfg.model if teacher else None
+        packed, self.start_step, self.teacher_model = segments[-1].packed, start_step, teacher_model
         self.segments, self.segment = segments, segments[0]  # the latter: of the newest batch
         self.directory, self.cfg, self.packed = directory, cfg, packed
         self.program, self.checkpoints = program, checkpoints
-        self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
         self.abstract_params = program.init_state.eval_shape(programs.make_train_hparams(cfg)).params
-        self.log = Log(directory, cfg, program.objective, self.start_step, saved.totals, self.segments)
+        self.log = Log(directory, cfg, program.objective, start_step, totals, segments)
         self.write_notes()
         self.evaluate = Evaluate(cfg, program, packed, self.log, DivergenceCheck(cfg, self.checkpoints))
         write = self.log.write_message
@@ -159,7 +157,7 @@ class TrainingRun:
         self.hooks = [
             self.evaluate.divergence_check,
             self.log,
-            PlateauWarning(cfg, program.objective, packed.dataset_info, write, saved.totals),
+            PlateauWarning(cfg, program.objective, packed.dataset_info, write, totals),
             *([Profile(cfg.train.profile, directory.profile, write)] if cfg.train.profile else []),
             self.evaluate,
             *self.make_milestone_hooks(),

@@ -215,14 +215,11 @@ def check_installed(cfg: config.Config) -> None:
 class Trackers:
     """The trackers of a run that continues from start_step. Raises ConfigError if one cannot be opened.
 
-    path: of trackers.json, which has by tracker the run's id there, and the last step of each metric when the run was
-    last started; events_folder: on a disk, for TensorBoard's events; records: all of metrics.jsonl, also those after
-    start_step.
+    path: of a file that has, by tracker, the run's id there and the last step of each metric when the run was last
+    started; folder: on a disk, for TensorBoard's events; records: all of metrics.jsonl, also those after start_step.
     """
 
-    def __init__(
-        self, path: Path, cfg: config.Config, start_step: int, events_folder: Path, records: Iterable[Mapping]
-    ):
+    def __init__(self, path: Path, cfg: config.Config, start_step: int, folder: Path, records: Iterable[Mapping]):
         states = {}
         with files.recover_damaged():
             states = files.read_json_with_digest(path) or {}
@@ -234,7 +231,7 @@ class Trackers:
             stack.callback(self.close, RunStatus.FAILED)
             for name in filter(is_usable, dict.fromkeys(split_names(cfg.train.trackers))):
                 state = states.get(name, {"run_id": None, "last_steps": {}})
-                tracker = TRACKERS[name](cfg, start_step, events_folder, state["run_id"])
+                tracker = TRACKERS[name](cfg, start_step, folder, state["run_id"])
                 last_steps = {}
                 if tracker.run_id is not None and tracker.run_id == state["run_id"]:
                     last_steps = recorded_steps | state["last_steps"]
