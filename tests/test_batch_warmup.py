@@ -12,12 +12,12 @@ from test_step import uneven
 
 from mlm.base import batch_warmup, config, fields, files, phases
 from mlm.base.types import BatchSums
-from mlm.data.rows import loader, mixture
+from mlm.data.rows import loader, pack
 from mlm.launch.cluster import accelerators
 from mlm.launch.sweep import budget, plan
 from mlm.objectives import masking
 from mlm.training.compilation import cost
-from mlm.training.run import extension, log
+from mlm.training.run import directory, extension, log
 from mlm.training.step import program, sharding, update
 
 PARTS = 4
@@ -167,8 +167,8 @@ def test_time_left_and_utilisation_follow_the_microbatches_of_each_step(
     built = program.build_program(cfg, make_dataset_info(cfg))
     source = loader.Source("", num_train=99, num_validation=0, parts=(1,))
     packed = types.SimpleNamespace(sources=(source,), dataset_info=make_dataset_info(cfg))
-    segments = mixture.list_segments(cfg, packed, lambda cfg: packed)
-    writer = log.Log(cfg, built.objective, 0, {}, segments)
+    segments = pack.list_segments(cfg, packed)
+    writer = log.Log(directory.RunDirectory(cfg.workdir), cfg, built.objective, 0, {}, segments)
     for step in range(1, steps + 1):
         clock[0] += seconds[step - 1]
         tokens = 16.0 * seconds[step - 1]

@@ -90,7 +90,7 @@ def test_a_name_is_changed_by_a_copy_and_then_a_removal(root):
 def test_metrics_are_those_of_a_disk(root, tmp_path):
     """Written, killed, and written on from a checkpoint, of which what was put in its last moment is all there."""
     for workdir in (tmp_path, root):
-        writer = log.MetricsWriter(config.Config(workdir=str(workdir)), 0)
+        writer = log.MetricsWriter(RunDirectory(workdir), config.Config(), 0)
         for step in (1, 2, 3, 4):
             writer.write(step, {"loss": 1.0 / step}, step == 3)
         if workdir == tmp_path:
@@ -98,7 +98,7 @@ def test_metrics_are_those_of_a_disk(root, tmp_path):
         assert [record["step"] for record in files.read_records(RunDirectory(workdir).metrics)] == (
             [1, 2, 3, 4] if workdir == tmp_path else [1, 2, 3]
         )
-        writer = log.MetricsWriter(config.Config(workdir=str(workdir)), 2)
+        writer = log.MetricsWriter(RunDirectory(workdir), config.Config(), 2)
         for step in (3, 4):
             writer.write(step, {"loss": 1.0 / step})
         writer.close()

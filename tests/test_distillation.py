@@ -282,7 +282,7 @@ def test_a_run_with_a_teacher_continues_with_that_one_alone(tmp_path):
     train_config(make("teacher"))
     taught = {"distillation__teacher": str(tmp_path / "teacher"), "distillation__temperature": 2.0}
     cfg = make("student", **taught)
-    assert cfg.distillation.teacher_sha256 == checkpoint.read_newest_digest(tmp_path / "teacher")
+    assert cfg.distillation.teacher_sha256 == checkpoint.read_newest_digest(RunDirectory(tmp_path / "teacher"))
     whole = train_config(make("whole", **taught))
     stop_at(cfg, 3)
     result = train_config(cfg)

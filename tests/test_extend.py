@@ -47,7 +47,7 @@ def read_run(cfg) -> dict:
         "params": jax.tree.map(np.asarray, run.state.params),
         "milestones": {
             step: jax.tree.map(np.asarray, trained_run.load(cfg.workdir, {}, step=step).state.params)
-            for step in checkpoint.list_milestones(cfg.workdir)
+            for step in checkpoint.list_milestones(RunDirectory(cfg.workdir))
         },
         **{
             name: found[name]

@@ -171,7 +171,7 @@ def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monk
         loop.train(cfg, packed)
     assert RunDirectory(cfg.workdir).read_result() is None
     again = loop.train(cfg, packed)
-    digests = [checkpoint.read_newest_digest(one.workdir) for one in (cfg, tuned[0])]
+    digests = [checkpoint.read_newest_digest(RunDirectory(one.workdir)) for one in (cfg, tuned[0])]
     assert digests[0] == digests[1] and again["evaluation"] == tuned[2]["evaluation"]
 
 

@@ -160,7 +160,7 @@ def test_the_plateau_is_looked_for_in_what_the_steps_of_an_objective_count(objec
 
 def test_some_steps_are_traced_and_the_run_says_where(tmp_path):
     cfg, lines = small_config(workdir=str(tmp_path), train__profile="3:2", train__steps=9), []
-    hook = Profile(cfg, lines.append)
+    hook = Profile(cfg.train.profile, tmp_path / "profile", lines.append)
     assert [step for step in range(1, 10) if hook.is_due(step)] == [2, 4]
     for step in range(1, 6):
         jax.jit(lambda x: x + 1)(step).block_until_ready()

@@ -61,7 +61,7 @@ def test_a_model_of_an_early_phase_has_that_phase_s_rotary_base(tmp_path):
     records = RunDirectory(cfg.workdir).read_history({})
     (logged, _) = (record["eval_loss"] for record in records if "eval_loss" in record)
     packed = pack.load_dataset(cfg)
-    loaded = trained_run.load(cfg.workdir, {}, packed, step=1)
+    loaded = trained_run.load_run(cfg.workdir, {}, packed, step=1)
     one_phase = {"phases.shares": (), "phases.rope_theta": (), "model.rope_theta": 1e4}
     alone = program.build_program(fields.override(cfg, one_phase), packed.dataset_info)
     for own in (alone, loaded.program):
@@ -73,7 +73,7 @@ def test_a_model_of_an_early_phase_has_that_phase_s_rotary_base(tmp_path):
 @pytest.mark.exhaustive
 def test_a_milestone_holds_the_parameters_of_its_step_alone_and_changes_no_result(run, make_config):
     cfg, result = run
-    assert checkpoint.list_milestones(cfg.workdir) == [1, 4, 7]
+    assert checkpoint.list_milestones(RunDirectory(cfg.workdir)) == [1, 4, 7]
     plain = make_config("plain", train__milestones="")
     assert fields.fingerprint(plain) == fields.fingerprint(cfg)
     stop_at(plain, 4)
@@ -107,7 +107,7 @@ def test_a_killed_run_has_the_same_milestones(run, make_config, monkeypatch, kil
             train_config(cfg)
     stop_at(cfg, 5)
     train_config(cfg)
-    assert checkpoint.list_milestones(cfg.workdir) == [1, 3, 4, 7]
+    assert checkpoint.list_milestones(RunDirectory(cfg.workdir)) == [1, 3, 4, 7]
     for step in (1, 4, 7):
         assert_equal(read_params(cfg.workdir, step), read_params(run[0].workdir, step))
 
@@ -118,11 +118,11 @@ def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_shar
     cfg = make_config("extended", train__steps=12)
     shutil.copytree(short.workdir, cfg.workdir)
     engine.extend(cfg, pack.load_dataset(cfg))
-    assert checkpoint.list_milestones(cfg.workdir) == [1, 4]
+    assert checkpoint.list_milestones(RunDirectory(cfg.workdir)) == [1, 4]
 
 
 def list_steps(cfg, packed):
-    return checkpoint.list_milestone_steps(cfg, mixture.list_segments(cfg, packed, pack.load_dataset))
+    return checkpoint.list_milestone_steps(cfg, pack.list_segments(cfg, packed))
 
 
 def test_words_are_those_that_the_run_has_read(run):

@@ -188,7 +188,7 @@ def test_a_wrong_corpus_file_is_one_line(tmp_path, old, new, expected):
     with pytest.raises(errors.ConfigError, match=expected) as caught:
         cfg = make_config(tmp_path, content=(FILE + PHASES).replace(old, new, 1))
         loop.check(cfg)
-        mixture.list_segments(cfg, pack.load_dataset(cfg), pack.load_dataset)
+        pack.list_segments(cfg, pack.load_dataset(cfg))
     assert "\n" not in str(caught.value) and str(caught.value).startswith(str(tmp_path / "corpus.toml"))
 
 
@@ -218,7 +218,7 @@ def test_phases_give_the_run_the_fields_of_the_last(tmp_path):
 
 def test_a_phase_of_the_same_length_goes_on_where_the_one_before_ended(tmp_path):
     cfg = make_config(tmp_path, content=FILE, phases__shares=(0.5, 0.5), phases__batch_size=(8, 4), pack__seq_len=16)
-    first, second = mixture.list_segments(cfg, pack.load_dataset(cfg), pack.load_dataset)
+    first, second = pack.list_segments(cfg, pack.load_dataset(cfg))
     assert second.packed is first.packed and first.count_rows(8).tolist() == second.offset_S.tolist() == [24, 8]
     assert mixture.count_drawn([first, second], 6)[0].tolist() == [30, 10]
     rates = make_config(tmp_path, content=FILE, phases__shares=(0.5, 0.5), phases__mask_rate=(0.4, 0.2))
@@ -249,7 +249,7 @@ def test_sizes_to_a_power_are_weights(tmp_path):
 
 def test_a_run_of_sources_and_phases_has_the_same_batches_on_one_process_and_on_two(tmp_path, monkeypatch):
     cfg = make_config(tmp_path)
-    segments = mixture.list_segments(cfg, pack.load_dataset(cfg), pack.load_dataset)
+    segments = pack.list_segments(cfg, pack.load_dataset(cfg))
 
     def read(start_step, process, processes):
         monkeypatch.setattr(parallel, "get_process_position", lambda: {"process": process, "processes": processes})

@@ -13,7 +13,7 @@ from mlm import objectives
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.data.rows import pack
 from mlm.objectives import masking, replaced_token_detection
-from mlm.training.run import initialization, loop
+from mlm.training.run import directory, initialization, loop
 from mlm.training.step import program, update
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
@@ -214,7 +214,7 @@ def test_disentangled_embeddings_begin_as_those_of_the_run_that_training_starts_
     monkeypatch.setattr(initialization, "init_from_source", init_from_source)
     own = {"objective": "replaced_token_detection", "replaced_token_detection__embeddings": "disentangled"}
     cfg = make_run_config(tmp_path / "cache", tmp_path / "run", **own)
-    with loop.open_run(cfg, pack.load_dataset(cfg)) as (_, state):
+    with loop.open_run(directory.RunDirectory(cfg.workdir), cfg, pack.load_dataset(cfg)) as (_, state):
         both = state.params["model"], state.params["objective"]["generator"]
         jax.tree.map(np.testing.assert_array_equal, *map(replaced_token_detection.get_tables, both))
 

@@ -31,14 +31,13 @@ def test_a_torn_last_line_is_left_out_and_a_changed_one_is_an_error(tmp_path):
 
 
 def test_a_continued_run_drops_the_records_that_it_writes_again(tmp_path):
-    cfg = config.Config(workdir=str(tmp_path))
-    writer = log.MetricsWriter(cfg, 0)
+    writer = log.MetricsWriter(RunDirectory(tmp_path), config.Config(), 0)
     for step in (10, 20, 30):
         writer.write(step, {"loss": 1.0 * step})
     writer.close()
     with RunDirectory(tmp_path).metrics.open("a") as file:
         file.write('{"step": 40, "lo')
-    writer = log.MetricsWriter(cfg, 20)
+    writer = log.MetricsWriter(RunDirectory(tmp_path), config.Config(), 20)
     writer.write(30, {"loss": 5.0})
     writer.close()
     records = files.read_records(RunDirectory(tmp_path).metrics)

@@ -18,7 +18,7 @@ from mlm.data.tokenizers import kinds
 from mlm.evaluation import translation_scores
 from mlm.launch import local_processes
 from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, loop
+from mlm.training.run import checkpoint, directory, loop
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, program, sharding, update
 from mlm.training.validation import split_scores
@@ -132,14 +132,14 @@ def test_rows_of_a_torus_are_in_the_order_of_their_processes():
 
 def save_state(folder, cfg, state):
     """A checkpoint of a state, closed again."""
-    checkpoints = checkpoint.open_manager(folder)
+    checkpoints = checkpoint.open_manager(folder / "checkpoints")
     checkpoint.save(checkpoints, cfg, DATA, checkpoint.Snapshot(state, {}))
     checkpoints.close()
 
 
 def load_state(folder, cfg, devices):
     """The state of a folder's checkpoint, as a program on so many devices has it."""
-    checkpoints = checkpoint.open_manager(folder)
+    checkpoints = checkpoint.open_manager(folder / "checkpoints")
     made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])
     state = checkpoint.restore_or_init(checkpoints, cfg, DATA, made).state
     checkpoints.close()
@@ -290,7 +290,7 @@ def test_one_of_a_device_that_has_all_is_split_and_its_digest_is_the_same(whole,
     assert (
         checkpoint.compute_digest(state)
         == checkpoint.compute_digest(whole[1])
-        == checkpoint.read_newest_digest(tmp_path)
+        == checkpoint.read_newest_digest(directory.RunDirectory(tmp_path))
     )
     jax.tree.map(np.testing.assert_array_equal, state, whole[1])
     assert checkpoint.compute_digest(state._replace(step=np.int32(3))) != checkpoint.compute_digest(state)
@@ -323,7 +323,7 @@ def test_a_step_gathers_each_parameter_and_a_layer_s_again_for_the_backward_pass
 
 def continue_run(cfg, count):
     """The step at which a run is taken up in this process, and its next losses."""
-    with loop.open_run(cfg, pack.load_dataset(cfg)) as (run, state):
+    with loop.open_run(directory.RunDirectory(cfg.workdir), cfg, pack.load_dataset(cfg)) as (run, state):
         steps = loop.SingleRun(run, state)
         return run.start_step, [float(steps.make_step({0: next(run.batches)})(0)["loss"]) for _ in range(count)]
 

@@ -1,6 +1,5 @@
 """mlm pack: packs a corpus into examples, ahead of the runs that train on it."""
 
-import functools
 import itertools
 import time
 
@@ -61,7 +60,7 @@ def main(words: list[str]) -> None:
     check_tasks(args)
     layers = train.make_layers(config_flags, args.recipe)
     command.check_layers(layers)
-    from mlm.data.rows import mixture, pack
+    from mlm.data.rows import pack
     from mlm.data.text import corpus
     from mlm.training.run import resolution
 
@@ -83,8 +82,8 @@ def main(words: list[str]) -> None:
         if num_missing := sum(len(packer.list_missing_shards()) for packer in packers):
             print(f"{num_missing} of {firsts[-1]} shards are missing; whoever packs the last joins them")
             return
-    load_dataset = functools.partial(pack.load_dataset, processes=processes, verify=args.verify)
-    segments = mixture.list_segments(cfg, load_dataset(cfg), load_dataset)
+    options = {"processes": processes, "verify": args.verify}
+    segments = pack.list_segments(cfg, pack.load_dataset(cfg, **options), **options)
     for packed in {one.packed.dataset_info.seq_len: one.packed for one in segments}.values():
         print_summary(packed)
     seconds, num_bytes = time.monotonic() - start, corpus.count_bytes(cfg.data)

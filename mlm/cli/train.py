@@ -102,6 +102,8 @@ def main(words: list[str]) -> None:
             options = args.local_processes, args.restarts, args.hang_after
             sys.exit(local_processes.run_processes(sys.orig_argv[1:], workdir, *options))
         cfg = resolve_config(args, layers, facts)
+    if args.extend_to:
+        cfg = extend(cfg, args)
     train(cfg, args, processes)
 
 
@@ -143,6 +145,21 @@ def resolve_config(args, layers, facts: dict):
     return cfg
 
 
+def extend(cfg, args):
+    """Extends the run in config.workdir to cfg's steps; returns the config with which `train` continues it."""
+    from mlm.data.rows import pack
+    from mlm.evaluation import engine
+    from mlm.training.step import optim
+
+    rendezvous.check_devices(args.expect_processes, args.expect_devices)
+    engine.check(cfg)
+    cfg = engine.extend(cfg, pack.load_dataset(cfg))
+    warmup = optim.count_warmup_steps(cfg.optim, cfg.train.steps)
+    field = f"config.optim.warmup_fraction = {cfg.optim.warmup_fraction!r}"
+    print(f"{cfg.workdir}: a run of {cfg.train.steps:,} steps, {warmup:,} of them warm-up ({field})", flush=True)
+    return cfg
+
+
 def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     """Trains in this process."""
     import jax
@@ -152,7 +169,6 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     from mlm.evaluation import engine
     from mlm.training.run import hooks, log
     from mlm.training.run.directory import RunDirectory
-    from mlm.training.step import optim
 
     with rendezvous.agreement(processes) as facts:
         rendezvous.check_devices(args.expect_processes, args.expect_devices)
@@ -161,17 +177,9 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
         content = "a result" if RunDirectory(cfg.workdir).result.exists() else "none"
         facts |= packed.manifest["inputs"] | {f"what {cfg.workdir} holds": content}
     try:
-        if args.extend_to:
-            cfg = engine.extend(cfg, packed)
-            warmup = optim.count_warmup_steps(cfg.optim, cfg.train.steps)
-            print(
-                f"{cfg.workdir}: a run of {cfg.train.steps:,} steps, {warmup:,} of them warm-up "
-                f"(config.optim.warmup_fraction = {cfg.optim.warmup_fraction!r})",
-                flush=True,
-            )
         result = engine.train(cfg, packed)
     except errors.ConfigError as error:
-        if args.extend_to or processes.is_multiprocess or not engine.can_extend(cfg, packed):
+        if processes.is_multiprocess or not engine.can_extend(cfg, packed):
             raise
         raise errors.ConfigError(f"{error}, or --extend_to={cfg.train.steps}, which extends the run there") from None
     except hooks.DivergenceError as error:

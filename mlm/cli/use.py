@@ -288,9 +288,9 @@ def export(args, load) -> Iterator[dict]:
     """Writes a Hugging Face folder, and uploads it."""
     files.check_empty_folder("export", args.folder)  # before JAX is imported
     from mlm.inference import export as exports
-    from mlm.training.run import checkpoint
+    from mlm.training.run import checkpoint, directory
 
-    steps = checkpoint.list_milestones(args.model) if args.milestones else []
+    steps = checkpoint.list_milestones(directory.RunDirectory(args.model)) if args.milestones else []
     expected = "a run with milestones, which config.train.milestones keeps"
     errors.require(bool(steps) or not args.milestones, "--milestones", args.model, expected)
     if args.push:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlm.base import config, errors, fields
-from mlm.data.rows import mixture, pack
+from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import checkpoint, extension, loop, trained_run
 from mlm.training.run.directory import RunDirectory, pin_kernels
@@ -48,12 +48,12 @@ def extend(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
         saved = directory.require_identity()
         extended = extension.extend_config(pin_kernels(cfg, saved), data_identity, saved)
         if extended.train.steps > saved["config"]["train.steps"]:
-            mixture.list_segments(extended, packed, pack.load_dataset)  # raises where it repeats a source too often
+            pack.list_segments(extended, packed)  # raises where it repeats a source too often
             built = program.build_program(extended, packed.dataset_info)
-            with checkpoint.open_manager(cfg.workdir) as checkpoints:
+            with checkpoint.open_manager(directory.checkpoints) as checkpoints:
                 checkpoint.check_extendable(checkpoints, extended, data_identity, built)
             directory.write_extended_identity(extended, data_identity, saved)
-        checkpoint.delete_superseded(extended)
+        checkpoint.delete_superseded(directory, extended)
         directory.archive_results(extended.train.steps)
     return extended
 
@@ -72,9 +72,10 @@ def evaluate_milestones(workdir: str, list_cases: Callable, overrides: Mapping[s
 
     list_cases: (run) -> its cases, which all milestones share; overrides: the settings of trained_run.load.
     """
-    RunDirectory(workdir).require_identity()
+    directory = RunDirectory(workdir)
+    directory.require_identity()
     cases, by_step = None, {}
-    for step in checkpoint.list_milestones(workdir):
+    for step in checkpoint.list_milestones(directory):
         run = trained_run.load(workdir, overrides, step=step)
         cases = list_cases(run) if cases is None else cases
         by_step[step] = evaluation_tasks.evaluate(run, cases)

@@ -160,7 +160,7 @@ def finish_evaluations(
         return RunDirectory(cfg.workdir).read_evaluations()
     local = ("data.cache_dir", "downstream.")  # fields that are this machine's, and prefixes of such
     local_fields = {name: value for name, value in fields.flatten(cfg).items() if name.startswith(local)}
-    run = trained_run.load(cfg.workdir, local_fields, packed or pack.load_dataset(cfg))
+    run = trained_run.load_run(cfg.workdir, local_fields, packed or pack.load_dataset(cfg))
     with RunDirectory(cfg.workdir).lock():
         return evaluate(evaluations, run, pending)
 

@@ -68,7 +68,7 @@ def load_run(folder: str, step: int | None = None) -> LanguageModel:
 
     Raises ConfigError if there is no run, or no such checkpoint.
     """
-    run = trained_run.load(folder, {}, exclusive=False, step=step)
+    run = trained_run.load_run(folder, {}, exclusive=False, step=step)
     params = run.program.partitioner.get_state(run.state).params
     tokenizer = (
         words.recognize_mask_token(run.tokenizer) if run.cfg.data.task in tasks.LANGUAGE_TASKS else run.tokenizer

@@ -44,7 +44,7 @@ def digest_run(workdir: Path, folder: Path) -> dict[str, str]:
     digests["held-out examples"] = hashlib.sha256(
         b"".join(name.encode() + columns[name].tobytes() for name in sorted(columns))
     ).hexdigest()
-    digests["checkpoint"] = checkpoint.read_newest_digest(workdir)
+    digests["checkpoint"] = checkpoint.read_newest_digest(RunDirectory(workdir))
     if digests["checkpoint"]:
         with contextlib.chdir(folder):  # the text's path is relative to it
             trained_run.load(str(workdir), {"data.cache_dir": workloads.CACHE})

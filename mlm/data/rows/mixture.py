@@ -1,6 +1,5 @@
 """The packed examples of several sources as one dataset, without a copy of any, and how a run draws from them."""
 
-import bisect
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -125,40 +124,6 @@ class Segment(NamedTuple):
         parts = [source.parts[self.phase.number] for source in self.sources]
         sizes = zip(parts, self.sources, strict=True)
         return sum(batch_size * part * one.num_words / one.num_train for part, one in sizes) / sum(parts)
-
-
-def list_segments(
-    cfg: config.Config, packed: PackedDataset, load_dataset: Callable[[config.Config], PackedDataset]
-) -> list[Segment]:
-    """The phases of a run with their examples, in order.
-
-    Args:
-        packed: the examples of the last phase.
-        load_dataset: (config of a phase) -> its examples, of another length.
-
-    Raises:
-        ConfigError: the run repeats a source more often than its corpus file allows.
-    """
-    segments, by_length, drawn = list[Segment](), {cfg.pack.seq_len: packed}, dict[int, Any]()
-    for phase in phases.list_phases(cfg):
-        length = phase.cfg.pack.seq_len
-        own = by_length[length] if length in by_length else by_length.setdefault(length, load_dataset(phase.cfg))
-        found = own.sources or (loader.Source("", len(own.train["ids"]), 0, (1,), count_words(own)),)
-        if len(found[0].parts) == 1:  # the same in all phases
-            found = tuple(source._replace(parts=source.parts * (phase.number + 1)) for source in found)
-        segment = Segment(phase, own, found, drawn.get(length, np.zeros(len(found), np.int64)))
-        segments.append(segment)
-        drawn[length] = segment.offset_S + segment.count_rows(phase.end_step)
-    for i, source in enumerate(segments[-1].sources):
-        count = lambda step, i=i: count_drawn(segments, step)[1][i]
-        last = bisect.bisect_right(range(cfg.train.steps + 1), source.max_epochs, key=count) - 1
-        if last < cfg.train.steps:
-            raise errors.ConfigError(
-                f"{cfg.data.sources}: source {source.name!r}: max_epochs = {source.max_epochs:g}: reached after step "
-                f"{last:,} of config.train.steps = {cfg.train.steps:,}; expected fewer steps, a lower weight, or a "
-                "higher max_epochs"
-            )
-    return segments
 
 
 def count_drawn(segments: Sequence[Segment], step: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,6 @@
 """Packs documents once into examples of a fixed length, which are memory-mapped from then on."""
 
+import bisect
 import dataclasses
 import functools
 import operator
@@ -12,7 +13,7 @@ from absl import logging
 from mlm.base import buckets, config, errors, files, phases, types
 from mlm.base.fields import DerivedField
 from mlm.data.language import grammar, translation
-from mlm.data.rows import labelled, mixture, parallel_text, text_rows
+from mlm.data.rows import labelled, loader, mixture, parallel_text, text_rows
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus, sources
@@ -143,6 +144,35 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
     if verify:
         forget_digests(cfg.data.cache_dir)
     return CORPUS_KINDS[cfg.data.corpus].load_dataset(cfg, processes=processes, verify=verify)
+
+
+def list_segments(cfg: config.Config, packed: PackedDataset, **options: Any) -> list[mixture.Segment]:
+    """The phases of a run with their examples, in order.
+
+    packed: the examples of the last phase; options: of `load_dataset`, for phases of another length. Raises ConfigError
+    if the run repeats a source more often than its corpus file allows.
+    """
+    segments, by_length, drawn = list[mixture.Segment](), {cfg.pack.seq_len: packed}, dict[int, Any]()
+    for phase in phases.list_phases(cfg):
+        length = phase.cfg.pack.seq_len
+        own = by_length.get(length) or load_dataset(phase.cfg, **options)
+        by_length[length] = own
+        found = own.sources or (loader.Source("", len(own.train["ids"]), 0, (1,), mixture.count_words(own)),)
+        if len(found[0].parts) == 1:  # the same in all phases
+            found = tuple(source._replace(parts=source.parts * (phase.number + 1)) for source in found)
+        segment = mixture.Segment(phase, own, found, drawn.get(length, np.zeros(len(found), np.int64)))
+        segments.append(segment)
+        drawn[length] = segment.offset_S + segment.count_rows(phase.end_step)
+    for i, source in enumerate(segments[-1].sources):
+        count = lambda step, i=i: mixture.count_drawn(segments, step)[1][i]
+        last = bisect.bisect_right(range(cfg.train.steps + 1), source.max_epochs, key=count) - 1
+        if last < cfg.train.steps:
+            raise errors.ConfigError(
+                f"{cfg.data.sources}: source {source.name!r}: max_epochs = {source.max_epochs:g}: reached after step "
+                f"{last:,} of config.train.steps = {cfg.train.steps:,}; expected fewer steps, a lower weight, or a "
+                "higher max_epochs"
+            )
+    return segments
 
 
 def load_tokenizer(cfg: config.Config) -> Tokenizer:

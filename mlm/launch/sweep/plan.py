@@ -106,7 +106,7 @@ def list_repetitions(configs: Iterable[config.Config]) -> list[str]:
     lines = []
     for cfg in configs:
         if cfg.data.sources and cfg.train.steps:
-            segments = mixture.list_segments(cfg, pack.load_dataset(cfg), pack.load_dataset)
+            segments = pack.list_segments(cfg, pack.load_dataset(cfg))
             each = mixture.describe_sources(segments, cfg.train.steps).items()
             shares = ", ".join(f"{name} {x['share']:.1%} of examples, {x['epochs']:.3g} epochs" for name, x in each)
             lines.append(f"{Path(cfg.workdir).name}: {shares}")

@@ -40,27 +40,21 @@ class Snapshot(NamedTuple):
     digest: str = ""  # of a restored state
 
 
-def open_manager(
-    workdir: Path | str, *steps: int, name: str = "checkpoints", exclusive: bool = True
-) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory, of which the newest and those of `steps` are kept, or all its "milestones".
+def open_manager(folder: Path, steps: Sequence[int] | None = None, *, exclusive: bool = True) -> ocp.CheckpointManager:
+    """The checkpoints or milestones of a folder; saving keeps the newest and those of `steps`, or all for None.
 
     exclusive: False if another process may be writing a checkpoint, which would be removed as unfinished.
     """
-    policies = ocp.checkpoint_managers
-    kept = [policies.LatestN(NUM_KEPT), policies.CustomSteps(steps)]
-    policy = policies.AnyPreservationPolicy(kept) if name == "checkpoints" else None
+    policies, policy = ocp.checkpoint_managers, None
+    if steps is not None:
+        policy = policies.AnyPreservationPolicy([policies.LatestN(NUM_KEPT), policies.CustomSteps(steps)])
     options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=exclusive)
-    return ocp.CheckpointManager(_find_folder(workdir, name), options=options)
+    return ocp.CheckpointManager(files.make_absolute(folder), options=options)
 
 
-def list_milestones(workdir: Path | str) -> list[int]:
+def list_milestones(directory: RunDirectory) -> list[int]:
     """The steps of a run's milestones, in order."""
-    return sorted(ocp.utils.checkpoint_steps(_find_folder(workdir, "milestones")))
-
-
-def _find_folder(workdir, name="checkpoints"):
-    return files.make_absolute(getattr(RunDirectory(workdir), name))
+    return sorted(ocp.utils.checkpoint_steps(directory.milestones))
 
 
 def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> Snapshot:
@@ -90,40 +84,39 @@ def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data
 
 
 def load(
-    workdir: Path | str, step: int | None, cfg: config.Config, data: dict, program: Program, *, exclusive: bool = True
+    directory: RunDirectory, step: int | None, cfg: config.Config, data: dict, program: Program, *, exclusive: bool
 ) -> Snapshot:
     """The newest checkpoint, or that of a step or milestone; raises as `restore`."""
-    milestones, steps = list_milestones(workdir), ocp.utils.checkpoint_steps(_find_folder(workdir))
+    milestones, steps = list_milestones(directory), ocp.utils.checkpoint_steps(directory.checkpoints)
     is_milestone, available = step in milestones, sorted({*milestones, *steps})
     if not (steps if step is None else available):
-        raise errors.ConfigError(f"run {str(workdir)!r}: expected a run with a checkpoint; it has none yet")
+        raise errors.ConfigError(f"run {str(directory.path)!r}: expected a run with a checkpoint; it has none yet")
     number = max(steps) if step is None else step
     if number not in available:
         nearest = min(available, key=lambda other: abs(other - number))
         kept = f"a step that was kept: {', '.join(map(str, available))}; did you mean {nearest}?"
-        raise errors.ConfigError(f"run {str(workdir)!r}, step = {step!r}: expected {kept}")
+        raise errors.ConfigError(f"run {str(directory.path)!r}, step = {step!r}: expected {kept}")
     target = _make_restore_target(cfg, program)
-    with open_manager(workdir, name="milestones" if is_milestone else "checkpoints", exclusive=exclusive) as saved:
+    folder = directory.milestones if is_milestone else directory.checkpoints
+    with open_manager(folder, exclusive=exclusive) as saved:
         try:
             return restore(saved, number, cfg, data, target._replace(opt_state=()) if is_milestone else target)
         except files.DamagedFile as damaged:
             if step is not None:
                 raise
-            result = RunDirectory(workdir).result
-            remedy = f"{f'remove {result} and ' if result.exists() else ''}start the run again"
+            removal = f"remove {directory.result} and " if directory.result.exists() else ""
+            remedy = f"{removal}start the run again"
             raise files.DamagedFile(f"{damaged}; {remedy}: it continues from an intact checkpoint") from None
 
 
-def read_newest_digest(workdir: Path | str) -> str:
+def read_newest_digest(directory: RunDirectory) -> str:
     """The digest of the newest checkpoint's state, "" if there is none. Raises DamagedFile as `restore` does."""
-    folder = RunDirectory(workdir).checkpoints
-    steps = ocp.utils.checkpoint_steps(folder)
-    return _read_origin(folder, max(steps))["state"] if steps else ""
+    steps = ocp.utils.checkpoint_steps(directory.checkpoints)
+    return _read_origin(directory.checkpoints, max(steps))["state"] if steps else ""
 
 
-def delete_superseded(cfg: config.Config) -> None:
+def delete_superseded(directory: RunDirectory, cfg: config.Config) -> None:
     """Deletes the checkpoints and milestones of a shorter run that the longer one of cfg does not share."""
-    directory = RunDirectory(cfg.workdir)
     for folder in (directory.checkpoints, directory.milestones):
         for step in ocp.utils.checkpoint_steps(folder):
             with contextlib.suppress(files.DamagedFile):
@@ -240,9 +233,9 @@ class MilestoneCheckpoint(Checkpoint):
     """
 
     def __init__(
-        self, steps: Collection[int], cfg: config.Config, data: dict, program: Program, get_run_totals: Callable
+        self, steps: Collection[int], cfg, data: dict, program: Program, checkpoints, get_run_totals: Callable
     ):
-        super().__init__(cfg, data, program, open_manager(cfg.workdir, name="milestones"), get_run_totals)
+        super().__init__(cfg, data, program, checkpoints, get_run_totals)
         self.steps = steps
 
     def is_due(self, step: int) -> bool:

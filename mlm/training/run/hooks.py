@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +16,6 @@ from mlm import models
 from mlm.base import config, errors, recipe_constants, storage, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.objectives import causal
-from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel
 from mlm.training.validation.split_scores import name_sums
 
@@ -181,10 +181,9 @@ def check_profile(cfg: config.Config) -> None:
 class Profile(Hook):
     """Traces steps of the primary process with JAX's profiler (config.train.profile): its host, and its devices."""
 
-    def __init__(self, cfg: config.Config, write_message: Callable[[str], None]):
-        first, count = parse_profile(cfg.train.profile)
-        self.before, self.last, self.write_message = first - 1, first + count - 1, write_message
-        self.path = RunDirectory(cfg.workdir).profile
+    def __init__(self, profile: str, path: Path, write_message: Callable[[str], None]):
+        first, count = parse_profile(profile)
+        self.before, self.last, self.path, self.write_message = first - 1, first + count - 1, path, write_message
         self.folder: storage.GrowingFolder | None = None  # while it traces
 
     def is_due(self, step: int) -> bool:

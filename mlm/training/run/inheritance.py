@@ -79,12 +79,12 @@ def _read_teacher_fields(cfg) -> dict[str, Any]:
     if pretrained_folder.is_pretrained_folder(path):
         tokenizer = pretrained_folder.find_folder(path, f"config.{TEACHER}")
         digest = pretrained_folder.compute_digest(tokenizer)
-    elif RunDirectory(path).read_identity() is not None:
-        digest, tokenizer = checkpoint.read_newest_digest(path), str(RunDirectory(path).tokenizer)
+    elif (teacher := RunDirectory(path)).read_identity() is not None:
+        digest, tokenizer = checkpoint.read_newest_digest(teacher), str(teacher.tokenizer)
         errors.require(bool(digest), f"config.{TEACHER}", path, "a run with a checkpoint; it has none yet")
     else:
         saved = (RunDirectory(cfg.workdir).read_identity() or {"config": {}})["config"]
-        hint = errors.format_hint(path, ("posterior", *RunDirectory(path).list_siblings()))
+        hint = errors.format_hint(path, ("posterior", *teacher.list_siblings()))
         expected = f"posterior, the directory of a run, or a Hugging Face folder{hint}"
         errors.require(saved.get(TEACHER) == path, f"config.{TEACHER}", path, expected)
         digest, tokenizer = (saved[name] for name in names)
@@ -117,12 +117,13 @@ def read_source_fields(
 
 
 def _read_run_fields(workdir, cfg, from_scratch) -> dict[str, Any]:
-    inherited_fields = select_inherited_fields(RunDirectory(workdir).require_identity()["config"], workdir)
+    directory = RunDirectory(workdir)
+    inherited_fields = select_inherited_fields(directory.require_identity()["config"], workdir)
     if cfg.data.cache_dir != config.Data().cache_dir:
         inherited_fields["data.cache_dir"] = cfg.data.cache_dir
     if from_scratch:
         return inherited_fields
-    digest = checkpoint.read_newest_digest(workdir)
+    digest = checkpoint.read_newest_digest(directory)
     errors.require(bool(digest), "run", workdir, "a run with a checkpoint; it has none yet")
     return inherited_fields | {"init.run": workdir, "init.run_sha256": digest}
 

@@ -55,7 +55,7 @@ def read_source(path: str, field: str) -> pretrained_folder.PretrainedModel:
     """The model of a run's newest checkpoint, or of a Hugging Face folder; field: that of the path."""
     if field == "config.init.hub" or pretrained_folder.is_pretrained_folder(path):
         return pretrained_folder.open_folder(path, field)
-    run = trained_run.load(path, {}, exclusive=not RunDirectory(path).result.exists())
+    run = trained_run.load_run(path, {}, exclusive=not RunDirectory(path).result.exists())
     params = run.program.partitioner.get_state(run.state).params
     return pretrained_folder.PretrainedModel(run.cfg, run.tokenizer, run.dataset_info, params, digest=run.digest)
 

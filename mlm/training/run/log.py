@@ -134,27 +134,27 @@ class Log(Hook):
 
     def __init__(
         self,
+        directory: RunDirectory,
         cfg: config.Config,
         objective: types.Objective,
         start_step: int,
         totals,
         segments: Sequence[mixture.Segment],
     ):
-        self.segments = segments
-        self.cfg, self.objective, self.workdir = cfg, objective, files.make_path(cfg.workdir)
+        self.cfg, self.objective, self.segments = cfg, objective, segments
         self.weight = objective.scores[0].columns[-1]
         self.status = trackers.RunStatus.FAILED  # until the run has come further
         self.shown_parts = set[str]()  # of the lines of evaluations
         is_primary = parallel.is_primary()
-        self.writer = MetricsWriter(cfg, start_step) if is_primary else None
-        name, count_work = self.workdir.name, functools.partial(phases.count_work, cfg)
+        self.writer = MetricsWriter(directory, cfg, start_step) if is_primary else None
+        name, count_work = directory.path.name, functools.partial(phases.count_work, cfg)
         self.progress = Progress(start_step, cfg.train.steps, name, count_work=count_work) if is_primary else None
         names = ("predictions", *objective.totals, *TIMING_TOTALS)
         self.totals = {name: totals.get(name, 0.0) for name in names}
         self.recorded_totals, self.pending, self.last_time = dict(self.totals), [], None
         if self.progress is not None:
             start = f"continuing from step {start_step:,}" if start_step else "training"
-            self.progress.write_message(f"{start} in {self.workdir}; the first step compiles")
+            self.progress.write_message(f"{start} in {directory.path}; the first step compiles")
             if self.progress.bar is not None:
                 self.progress.bar.set_postfix_str("compiling the first step")
 
@@ -264,14 +264,13 @@ class Log(Hook):
 class MetricsWriter:
     """Appends records to metrics.jsonl and the trackers, first without those after its step, which come again."""
 
-    def __init__(self, cfg: config.Config, step: int):
-        path = RunDirectory(cfg.workdir).metrics
-        records, faults = files.read_complete_lines(path)
+    def __init__(self, directory: RunDirectory, cfg: config.Config, step: int):
+        records, faults = files.read_complete_lines(directory.metrics)
         for fault in faults:
             logging.warning("%s; it is skipped", fault)
-        self.folder = storage.GrowingFolder(files.make_path(cfg.workdir))
+        self.folder = storage.GrowingFolder(directory.path)
         local = RunDirectory(self.folder.local)
-        self.trackers = trackers.Trackers(cfg, step, local.tensorboard, records)
+        self.trackers = trackers.Trackers(directory.trackers, cfg, step, local.tensorboard, records)
         is_trained = step == cfg.train.steps  # then the last evaluation is made again
 
         def is_kept(record):

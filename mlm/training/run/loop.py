@@ -22,7 +22,6 @@ from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Preemption, Profile
 from mlm.training.run.log import Log
-from mlm.training.run.pretrained_folder import PretrainedModel
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel, update
 from mlm.training.step import program as programs
@@ -60,7 +59,7 @@ def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
     cfg, result = directory.recover(cfg, packed.manifest["inputs"], packed.tokenizer)
     if result is not None:
         return result
-    with directory.lock(), open_run(cfg, packed) as (run, state):
+    with directory.lock(), open_run(directory, cfg, packed) as (run, state):
         outcome = train_runs([run], SingleRun(run, state))[cfg.workdir]
     if isinstance(outcome, DivergenceError):
         raise outcome
@@ -68,24 +67,26 @@ def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
 
 
 @contextlib.contextmanager
-def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
+def open_run(directory: RunDirectory, cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
     """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
-    segments = mixture.list_segments(cfg, packed, pack.load_dataset)
+    segments = pack.list_segments(cfg, packed)
     teacher = initialization.load_teacher(cfg, packed.tokenizer)
-    program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.cfg.model if teacher else None)
-    with checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg)) as checkpoints:
-        saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
-        state = saved.state
+    teacher_model = teacher.cfg.model if teacher else None
+    program = programs.build_program(cfg, packed.dataset_info, teacher=teacher_model)
+    with checkpoint.open_manager(directory.checkpoints, [extension.count_stable_steps(cfg)]) as checkpoints:
+        state, totals, _ = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
         sources = {"teacher": {"path": cfg.distillation.teacher, "sha256": teacher.digest}} if teacher else {}
         if state.step == 0:
             state, source = initialization.init_from_source(cfg, state, packed.tokenizer)
             sources |= source
             if source and (link_params := program.objective.link_params):
                 state = state._replace(params=link_params(state.params))
-        saved = saved._replace(state=state)
         if teacher:
             state = state._replace(params=state.params | {types.TEACHER: teacher.params["model"]})
-        with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut, teacher, sources)) as run:
+        if parallel.is_primary():
+            directory.record_start(cfg, packed.manifest["inputs"], packed.tokenizer, int(state.step), sources)
+        run = TrainingRun(directory, cfg, segments, program, checkpoints, int(state.step), totals, cut, teacher_model)
+        with contextlib.closing(run):
             yield run, state
 
 
@@ -132,24 +133,23 @@ class TrainingRun:
 
     def __init__(
         self,
-        cfg,
+        directory: RunDirectory,
+        cfg: config.Config,
         segments: Sequence[mixture.Segment],
         program: programs.Program,
         checkpoints,
-        saved,
+        start_step: int,
+        totals: Mapping[str, Any],
         cut: bool,
-        teacher: PretrainedModel | None,
-        sources: dict[str, Any],
+        teacher_model: config.Model | None,
     ):
-        packed, self.teacher_model = segments[-1].packed, teacher.cfg.model if teacher else None
+        packed, self.start_step, self.teacher_model = segments[-1].packed, start_step, teacher_model
         self.segments, self.segment = segments, segments[0]  # the latter: of the newest batch
-        self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, checkpoints
-        self.start_step = int(saved.state.step)
+        self.directory, self.cfg, self.packed = directory, cfg, packed
+        self.program, self.checkpoints = program, checkpoints
         self.data_identity = packed.manifest["inputs"]
         self.abstract_params = program.init_state.eval_shape(programs.make_train_hparams(cfg)).params
-        if parallel.is_primary():
-            RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step, sources)
-        self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.segments)
+        self.log = Log(directory, cfg, program.objective, start_step, totals, segments)
         self.write_notes()
         self.evaluate = Evaluate(cfg, program, packed, self.log, DivergenceCheck(cfg, self.checkpoints))
         write = self.log.write_message
@@ -157,8 +157,8 @@ class TrainingRun:
         self.hooks = [
             self.evaluate.divergence_check,
             self.log,
-            PlateauWarning(cfg, program.objective, packed.dataset_info, write, saved.totals),
-            *([Profile(cfg, write)] if cfg.train.profile else []),
+            PlateauWarning(cfg, program.objective, packed.dataset_info, write, totals),
+            *([Profile(cfg.train.profile, directory.profile, write)] if cfg.train.profile else []),
             self.evaluate,
             *self.make_milestone_hooks(),
             checkpoint.Checkpoint(cfg, self.data_identity, program, self.checkpoints, self.get_totals),
@@ -211,7 +211,8 @@ class TrainingRun:
         places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
         size = f"{megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
         self.log.write_message(f"{len(steps)} milestones{places}: {size}")
-        return [checkpoint.MilestoneCheckpoint(steps, cfg, self.data_identity, program, self.get_totals)]
+        milestones = checkpoint.open_manager(self.directory.milestones)
+        return [checkpoint.MilestoneCheckpoint(steps, cfg, self.data_identity, program, milestones, self.get_totals)]
 
     def get_totals(self) -> dict[str, Any]:
         """What the hooks keep, as a checkpoint saves it."""
@@ -238,7 +239,7 @@ class TrainingRun:
             result["sources"] = sources
         self.checkpoints.wait_until_finished()
         if parallel.is_primary():
-            RunDirectory(cfg.workdir).write_result(result, columns)
+            self.directory.write_result(result, columns)
         self.log.status = RunStatus.FINISHED
         return result
 

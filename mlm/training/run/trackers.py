@@ -21,7 +21,6 @@ from absl import logging
 from mlm.base import config, errors, extras, fields, files, warnings_
 from mlm.base.storage import get_storage
 from mlm.base.text_files import split_names
-from mlm.training.run.directory import RunDirectory
 
 DEFAULT_PROJECT = "mlm"  # of Weights & Biases, and experiment of MLflow
 # A server that does not answer is named within seconds; MLflow's own defaults wait for minutes.
@@ -216,12 +215,12 @@ def check_installed(cfg: config.Config) -> None:
 class Trackers:
     """The trackers of a run that continues from start_step. Raises ConfigError if one cannot be opened.
 
-    events_folder: on a disk, for TensorBoard's events; records: all of metrics.jsonl, also those after start_step.
+    path: of a file that has, by tracker, the run's id there and the last step of each metric when the run was last
+    started; folder: on a disk, for TensorBoard's events; records: all of metrics.jsonl, also those after start_step.
     """
 
-    def __init__(self, cfg: config.Config, start_step: int, events_folder: Path, records: Iterable[Mapping]):
-        # By tracker, the run's id there, and the last step of each metric when the run was last started.
-        path, states = RunDirectory(cfg.workdir).trackers, {}
+    def __init__(self, path: Path, cfg: config.Config, start_step: int, folder: Path, records: Iterable[Mapping]):
+        states = {}
         with files.recover_damaged():
             states = files.read_json_with_digest(path) or {}
         recorded_steps: dict[str, int] = {}  # the last step of each metric in metrics.jsonl
@@ -232,7 +231,7 @@ class Trackers:
             stack.callback(self.close, RunStatus.FAILED)
             for name in filter(is_usable, dict.fromkeys(split_names(cfg.train.trackers))):
                 state = states.get(name, {"run_id": None, "last_steps": {}})
-                tracker = TRACKERS[name](cfg, start_step, events_folder, state["run_id"])
+                tracker = TRACKERS[name](cfg, start_step, folder, state["run_id"])
                 last_steps = {}
                 if tracker.run_id is not None and tracker.run_id == state["run_id"]:
                     last_steps = recorded_steps | state["last_steps"]

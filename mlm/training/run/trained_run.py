@@ -37,8 +37,7 @@ class TrainedRun(NamedTuple):
         if self.cached_data is not None:
             return self.cached_data
         packed = pack.load_dataset(self.cfg)
-        saved = RunDirectory(self.cfg.workdir).read_identity()
-        assert saved is not None
+        saved = RunDirectory(self.cfg.workdir).require_identity()
         fields.check_identity(self.cfg, packed.manifest["inputs"], saved, self.cfg.workdir)
         return packed
 
@@ -70,7 +69,18 @@ class TrainedRun(NamedTuple):
         return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *outputs)
 
 
-def load(
+def load(path: str, settings: Mapping[str, Any], *, step: int | None = None) -> TrainedRun:
+    """Loads a run (see `load_run`), or the model of a Hugging Face folder as a run of no steps. Raises ConfigError."""
+    result_fields = fields.flatten(config.Config(), results_only=True)
+    for name, value in settings.items():
+        expected = "what the run was trained with; leave it out"
+        errors.require(name not in result_fields, f"config.{name}", value, expected)
+    if pretrained_folder.is_pretrained_folder(path):
+        return _load_folder(path, settings)
+    return load_run(path, settings, step=step)
+
+
+def load_run(
     workdir: str,
     settings: Mapping[str, Any],
     packed: pack.PackedDataset | None = None,
@@ -78,7 +88,7 @@ def load(
     exclusive: bool = True,
     step: int | None = None,
 ) -> TrainedRun:
-    """Loads the run in a directory, or the model of a Hugging Face folder as a run of no steps. Raises ConfigError.
+    """Loads the run in a directory. Raises ConfigError.
 
     Args:
         settings: fields, by dotted name, that override the run's. Only fields that cannot change a result.
@@ -87,12 +97,6 @@ def load(
         exclusive: False if other processes may read or train the run meanwhile.
         step: of a milestone, or of a checkpoint that is still there; None: the newest checkpoint.
     """
-    result_fields = fields.flatten(config.Config(), results_only=True)
-    for name, value in settings.items():
-        expected = "what the run was trained with; leave it out"
-        errors.require(name not in result_fields, f"config.{name}", value, expected)
-    if pretrained_folder.is_pretrained_folder(workdir):
-        return _load_folder(workdir, settings)
     directory = RunDirectory(workdir)
     saved = directory.require_identity()
     unknown_fields = saved["config"].keys() - fields.DEFAULT.keys() - fields.REMOVED_FIELDS
@@ -111,7 +115,7 @@ def load(
     run_program = program.build_program(cfg, dataset_info)
     # Opening checkpoints removes unfinished ones, which may be a trainer's.
     with directory.lock() if exclusive else contextlib.nullcontext():
-        snapshot = checkpoint.load(workdir, step, cfg, saved["data"], run_program, exclusive=exclusive)
+        snapshot = checkpoint.load(directory, step, cfg, saved["data"], run_program, exclusive=exclusive)
     run_program = program.build_program(phases.select_model(cfg, int(snapshot.state.step)), dataset_info)
     state = run_program.partitioner.put_state(snapshot.state._replace(opt_state=()))
     return TrainedRun(

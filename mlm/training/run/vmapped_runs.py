@@ -41,7 +41,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | DivergenceError]
             else:
                 with contextlib.suppress(lease.FolderInUse):
                     stack.enter_context(directory.lock())
-                    opened.append(stack.enter_context(loop.open_run(cfg, packed, cut=False)))
+                    opened.append(stack.enter_context(loop.open_run(directory, cfg, packed, cut=False)))
         if opened:
             runs, states = zip(*opened, strict=True)
             outcomes |= loop.train_runs(runs, VmappedRuns(runs, states))
