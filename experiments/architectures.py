@@ -26,13 +26,13 @@ Scales     quick: four models, one seed, for a first look. trials: four learning
            examples, with what the search of blocks chose. text: laptop's models at micro size on WikiText-2, three
            seeds, 32,000 examples, with what laptop's search chose. paper: all at base size, three seeds, BERT's batch
            size, English Wikipedia, for an accelerator; all have BERT's learning rate, tuned for none of them.
-Not run    trials but for a part, blocks, blocks_text, text, paper.
+Not run    trials but for a part, blocks_text, text, paper.
 Cost       quick: a minute or two per point on 2 CPU cores. trials: 168 points, two and a half hours. laptop: 42 points,
            80 minutes. long: 12 points, 84 minutes. recurrences: 21 points, an hour, and 56 trials, another. mixers:
-           12 points, 22 minutes, and 32 trials, 40. blocks: 12 points, half an hour, and 32 trials, an hour.
-           blocks_text: 12 points, half an hour. All with --workers=2; long is measured, so are recurrences and mixers,
-           beside other work; the others are estimates from the time per example. text: 21 points, 18 minutes, estimated
-           from 10 s of a core for 3,200 examples of micro, as every scale text is.
+           12 points, 22 minutes, and 32 trials, 40. blocks: 12 points, an hour, and 32 trials, 82 minutes. blocks_text:
+           12 points, an hour. All with --workers=2; long is measured, so are recurrences, mixers and blocks, beside other
+           work; the others are estimates from the time per example. text: 21 points, 18 minutes, estimated from 10 s of
+           a core for 3,200 examples of micro, as every scale text is.
 Data       The built-in language, whose floor (Bayes-optimal loss) is known, except at scale paper. Your own text:
            --config.data.path=...
 Search     mlm sweep search experiments/architectures.py --scale=laptop --trials=8 --workers=2
