@@ -30,7 +30,7 @@ Not run    trials but for a part, blocks_text, text, paper.
 Cost       quick: a minute or two per point on 2 CPU cores. trials: 168 points, two and a half hours. laptop: 42 points,
            80 minutes. long: 12 points, 84 minutes. recurrences: 21 points, an hour, and 56 trials, another. mixers:
            12 points, 22 minutes, and 32 trials, 40. blocks: 12 points, an hour, and 32 trials, 82 minutes. blocks_text:
-           12 points, an hour. All with --workers=2; long is measured, so are recurrences, mixers and blocks, beside other
+           12 points, an hour. All with --workers=2; long is measured; so are recurrences, mixers, blocks, beside other
            work; the others are estimates from the time per example. text: 21 points, 18 minutes, estimated from 10 s of
            a core for 3,200 examples of micro, as every scale text is.
 Data       The built-in language, whose floor (Bayes-optimal loss) is known, except at scale paper. Your own text:
