@@ -38,6 +38,7 @@ def test_masks_are_the_same_for_every_model_and_pure():
     assert one["unigram_loss"] == other["unigram_loss"] and one["predictions"] == other["predictions"]
     assert one["loss"] != other["loss"]
     assert one["perplexity"] == pytest.approx(np.exp(one["loss"]))
+    assert one["perplexity_se"] == pytest.approx(one["perplexity"] * one["loss_se"])
     knobs = program.make_eval_hparams(small_config()).objective
     assert knobs["mask_token_prob"] == 1 and knobs["random_token_prob"] == 0
 
