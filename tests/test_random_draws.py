@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from small import FAMILY_CELLS, ONE_EACH, VOCAB, mark_further, small_config
 
-from mlm.base.fields import RNG_VERSIONS
+from mlm.base.fields import RNG_VERSIONS, get_rng_versions
 from mlm.data.language import grammar, probes
 from mlm.data.rows import loader
 from mlm.models import MODELS, layers
-from mlm.objectives import masking
+from mlm.objectives import masking, replaced_token_detection
 from mlm.training.step import update
 
 LANGUAGE = small_config(data__corpus="language", pack__seq_len=32).data.language
@@ -69,6 +69,12 @@ def masks():
     return crc32(*(np.concatenate([one.ids_BxL, one.positions_BxK, one.weights_BxK], 1) for one in drawn))
 
 
+def replacements():
+    keys = update.make_example_keys(np.uint32(3), np.int32(5), jnp.arange(8))
+    logits = jnp.asarray(np.random.default_rng(0).integers(0, 3, (8, 32, VOCAB)), jnp.float32)
+    return crc32(jax.jit(replaced_token_detection.sample_tokens)(keys, logits))
+
+
 def draw_dropout():
     return crc32(*(layers.sample_keep_mask(jax.random.key(3), rate, (5, 7, 11), 13) for rate in (0.1, 0.5)))
 
@@ -94,13 +100,14 @@ def items():
         ("language", 1, language, 3612678098),
         ("batches", 2, batches, "ce4f9388"),
         ("masks", 2, masks, "29edbd21"),
+        ("replacements", 2, replacements, "4af128e1"),
         ("dropout", 2, draw_dropout, "47b1c9d2"),
         ("probes", 1, items, "1cfc59cb"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_draws_of_whole_numbers(name, version, draw, drawn):
-    assert (RNG_VERSIONS[name], draw()) == (version, drawn)
+    assert (get_rng_versions("replaced_token_detection")[name], draw()) == (version, drawn)
 
 
 SUMS = {

@@ -32,6 +32,7 @@ RNG_VERSIONS = {
 }
 WORD_MASKS = {"word_masks": 2}  # of runs whose masks are of words that may have several tokens, beside the above
 UNKNOWN_WORDS = {"unknown_words": 2}  # of those whose masks of words may have [UNK]
+REPLACEMENTS = {"replacements": 2}  # of those that detect replaced tokens (mlm/objectives/replaced_token_detection.py)
 RUN_FORMAT = 3  # version of a run's files: raise it when this version no longer reads older files
 
 
@@ -265,15 +266,22 @@ def select_changed(config: Config) -> dict[str, Any]:
 def fingerprint(config: Config) -> str:
     """Twelve hexadecimal digits of all that can change the result of a resolved config: fields and random draws."""
     changed = select_changed(config)
+    versions = get_rng_versions(config.objective)
     masks_words = config.mask.unit != "token" or config.eval.mask_unit != "token"
-    versions = RNG_VERSIONS | (WORD_MASKS if masks_words and config.tokenizer.kind != "words" else {})
+    versions |= WORD_MASKS if masks_words and config.tokenizer.kind != "words" else {}
     versions |= UNKNOWN_WORDS if config.mask.mask_unk and config.mask.unit != "token" else {}
     return hashlib.sha256(json.dumps([changed, versions], sort_keys=True).encode()).hexdigest()[:12]
 
 
 def build_identity(config: Config, data: Mapping[str, Any]) -> dict[str, Any]:
     """The identity that a run's files store. data: the identity of the packed examples."""
-    return {"config": flatten(config), "data": data, "rng_versions": RNG_VERSIONS, "format": RUN_FORMAT}
+    versions = get_rng_versions(config.objective)
+    return {"config": flatten(config), "data": data, "rng_versions": versions, "format": RUN_FORMAT}
+
+
+def get_rng_versions(objective: str) -> dict[str, int]:
+    """The versions of the draws of a run with this objective, by name."""
+    return RNG_VERSIONS | (REPLACEMENTS if objective == "replaced_token_detection" else {})
 
 
 def check_format(saved: Mapping[str, Any], where: str) -> None:
@@ -287,9 +295,9 @@ def check_format(saved: Mapping[str, Any], where: str) -> None:
 
 def describe_rng_change(saved: Mapping[str, Any]) -> str:
     """The random draws whose version differs from that of the saved identity, as text; "" if there are none."""
-    versions = saved.get("rng_versions", {})
-    changed = [name for name, version in RNG_VERSIONS.items() if versions.get(name) != version]
-    return "; ".join(f"{name} {versions.get(name)}, now {RNG_VERSIONS[name]}" for name in changed)
+    versions, current = saved.get("rng_versions", {}), get_rng_versions(saved.get("config", {}).get("objective", ""))
+    changed = [name for name, version in current.items() if versions.get(name, 1) != version]
+    return "; ".join(f"{name} {versions.get(name, 1)}, now {current[name]}" for name in changed)
 
 
 def suggest_workdir(cfg: Config) -> str:

@@ -22,6 +22,7 @@ from mlm.base.special import NUM_SPECIAL
 from mlm.objectives import heads, masking, scores
 
 TERM = "replaced_token_detection"
+SAMPLING_BLOCK = 128  # tokens whose weights are added up at once: a TPU's lane
 TABLES = ("token", "position", "type")  # the embeddings that a generator may share
 WEIGHT = f"{TERM}_weight"
 LOSS, ACCURACY = scores.build_loss_score(TERM, "nats per token"), scores.build_score("accuracy", WEIGHT)
@@ -143,12 +144,33 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, generator: types.
 
 def insert_samples(key_B, ids_BxL, masked: masking.MaskedBatch, logits_BxKxV):
     """ids_BxL with a sample from the logits at each corrupted position; no gradient passes through it."""
-    special_V = jnp.where(jnp.arange(logits_BxKxV.shape[-1]) < NUM_SPECIAL, -jnp.inf, 0.0)
-    sample_BxK = jax.vmap(jax.random.categorical)(key_B, jax.lax.stop_gradient(logits_BxKxV) + special_V)
+    sample_BxK = sample_tokens(key_B, jax.lax.stop_gradient(logits_BxKxV))
     corrupted_BxK = jnp.arange(sample_BxK.shape[1]) < masked.num_corrupted_B[:, None]
     number_Bx1 = jnp.arange(len(ids_BxL))[:, None]
     token_BxK = jnp.where(corrupted_BxK, sample_BxK, masked.targets_BxK).astype(ids_BxL.dtype)
     return ids_BxL.at[number_Bx1, masked.positions_BxK].set(token_BxK)
+
+
+def sample_tokens(key_B, logits_BxKxV) -> jax.Array:
+    """Samples a token that is not special from each row of logits, by the inverse of its distribution function.
+
+    This takes one random number a position, where jax.random.categorical takes one a token of the vocabulary. Weights
+    are added up in N blocks of C tokens, then token by token in the block that the number falls into.
+    """
+    num_positions, num_tokens = logits_BxKxV.shape[1:]
+    logits_BxKxV = jnp.where(jnp.arange(num_tokens) < NUM_SPECIAL, -jnp.inf, logits_BxKxV)
+    weight_BxKxV = jnp.exp(logits_BxKxV - logits_BxKxV.max(-1, keepdims=True))
+    weight_BxKxV = jnp.pad(weight_BxKxV, ((0, 0), (0, 0), (0, -num_tokens % SAMPLING_BLOCK)))
+    weight_BxKxNxC = weight_BxKxV.reshape(*logits_BxKxV.shape[:2], -1, SAMPLING_BLOCK)
+    end_BxKxN = weight_BxKxNxC.sum(-1).cumsum(-1)
+    uniform_BxK = jax.vmap(lambda key: jax.random.uniform(key, (num_positions,)))(key_B)
+    drawn_BxKx1 = uniform_BxK[..., None] * end_BxKxN[..., -1:]
+    start_BxKxN = jnp.pad(end_BxKxN[..., :-1], ((0, 0), (0, 0), (1, 0)))
+    block_BxKx1 = (start_BxKxN[..., 1:] <= drawn_BxKx1).sum(-1, keepdims=True)
+    weight_BxKxC = jnp.take_along_axis(weight_BxKxNxC, block_BxKx1[..., None], axis=2)[:, :, 0]
+    rest_BxKx1 = drawn_BxKx1 - jnp.take_along_axis(start_BxKxN, block_BxKx1, axis=2)
+    place_BxK = (weight_BxKxC.cumsum(-1)[..., :-1] <= rest_BxKx1).sum(-1)
+    return jnp.minimum(block_BxKx1[..., 0] * SAMPLING_BLOCK + place_BxK, num_tokens - 1)  # the sum's rounding
 
 
 def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
