@@ -22,7 +22,7 @@ QUESTION_KINDS = ("answer", "no answer")  # what "counts" counts of questions
 TOKENIZE_BATCH = 1024  # examples that are tokenized at once
 
 
-def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False) -> PackedDataset:
+def load_task(cfg: config.Config, *, processes: int = 1, verify: bool = False) -> PackedDataset:
     """The examples of all splits of config.data.task; the validation split is the task's dev split.
 
     The cache depends on the content of the task's files, on how they are read, on the tokenizer and on the length. The
@@ -70,7 +70,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
     inputs = columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len)
     seq_len, vocab_size = cfg.pack.seq_len * tasks.count_sequences(cfg), tokenizer.vocab_size
     layout = columns.Layout(_list_columns(cfg, vocab_size), tuple(source), vocab_size, seq_len)
-    packed = columns.load_dataset(cfg.data.cache_dir, tokenizer, inputs, layout, make, describe, verify=verify)
+    packed = columns.get_or_pack_dataset(cfg.data.cache_dir, tokenizer, inputs, layout, make, describe, verify=verify)
     _report_truncation(cfg, packed, source)
     for arrays in map(packed.get_split, source):
         segments_NxExL = arrays["segments"].reshape(len(arrays["ids"]), tasks.count_sequences(cfg), -1)

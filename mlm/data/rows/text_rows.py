@@ -161,7 +161,7 @@ def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple
     return Packer(data, pack, tokenizer.kind, tokenizer.model, inputs, layout, shard_mb), tokenizer
 
 
-def load_dataset(
+def load_text(
     cfg: config.Config, tokenizer: Tokenizer | None = None, *, processes: int = 1, verify: bool = False
 ) -> PackedDataset:
     """The examples of both splits; arguments as of pack.load_dataset. Raises ConfigError as `make_packer` does."""
@@ -179,7 +179,7 @@ def load_dataset(
         language, ids_V = grammar.build_grammar(cfg.data.language), np.arange(tokenizer.vocab_size)
         words_V = grammar.convert_ids_to_words(language, tokenizer.pieces, ids_V)
         more |= {"language": cfg.data.language, "language_words": words_V.astype(np.int32).tobytes()}
-    packed = columns.load_dataset(
+    packed = columns.get_or_pack_dataset(
         cfg.data.cache_dir,
         tokenizer,
         packer.inputs,

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -191,7 +191,7 @@ class TrainingRun:
 
     def write_notes(self) -> None:
         """Says what a person may not expect: fewer masks, plain attention, matrices that each device holds whole."""
-        notes = [describe_shortfall(self.cfg, self.packed), models.explain_plain_attention(self.cfg)]
+        notes = [explain_low_masking_rate(self.cfg, self.packed), models.explain_plain_attention(self.cfg)]
         mode = self.cfg.parallel.mode
         if parallel.MODES[mode].shards_params:
             names = self.program.partitioner.list_whole_matrices(self.abstract_params)
@@ -261,7 +261,7 @@ def describe_phase(segment: mixture.Segment, settings: config.Phases) -> str:
     return f"phase {phase.number + 1} of {len(settings.shares)}, to step {phase.end_step:,}: {', '.join(parts)}"
 
 
-def describe_shortfall(cfg: config.Config, packed: pack.PackedDataset) -> str:
+def explain_low_masking_rate(cfg: config.Config, packed: pack.PackedDataset) -> str:
     """What to say where masks of words have less than MIN_REALISED_RATE of the tokens asked for; else ""."""
     unit = masking_units.build_unit(programs.make_static_config(cfg), packed.dataset_info)
     if unit is None:
@@ -282,15 +282,27 @@ def describe_shortfall(cfg: config.Config, packed: pack.PackedDataset) -> str:
     )
 
 
+class Stepper(Protocol):
+    """The steps of runs: `SingleRun`, or `vmapped_runs.VmappedRuns` of several. Runs are numbered from 0."""
+
+    def make_step(self, batches: Mapping[int, types.Batch]) -> Callable[[int], Any]:
+        """Makes a step of the runs that have a batch; returns (number of a run) -> its metrics, which waits for it."""
+        ...
+
+    def get_state(self, m: int) -> Any:
+        """The state of a run, on the devices."""
+        ...
+
+
 class SingleRun:
-    """The steps of one run, number 0. `vmapped_runs.VmappedRuns` has several; the loop below serves both."""
+    """The steps of one run, number 0."""
 
     def __init__(self, run: TrainingRun, state: types.TrainState):
         self.run, self.segment, self.partitioner = run, None, run.program.partitioner
         self.state = self.partitioner.put_state(state)
 
-    def make_step(self, batches: Mapping[int, types.Batch]) -> Callable:
-        """Makes a step of the runs that have a batch; returns (number of a run) -> its metrics, which waits for it."""
+    def make_step(self, batches: Mapping[int, types.Batch]) -> Callable[[int], Any]:
+        """Makes a step with the batch of run 0."""
         if self.segment is not self.run.segment:
             self.segment = self.run.segment
             cfg, dataset_info = self.segment.phase.cfg, self.segment.packed.dataset_info
@@ -301,12 +313,12 @@ class SingleRun:
         self.state, metrics = self.partitioner.train_step(self.state, batch, self.hparams)
         return lambda m: self.partitioner.get_metrics(metrics)
 
-    def get_state(self, m: int):
-        """The state of a run, on the devices."""
+    def get_state(self, m: int) -> Any:
+        """The run's state."""
         return self.state
 
 
-def train_runs(runs: Sequence[TrainingRun], stepper: Any) -> dict[str, dict | DivergenceError]:
+def train_runs(runs: Sequence[TrainingRun], stepper: Stepper) -> dict[str, dict | DivergenceError]:
     """Trains runs of one length from where they stand to their end.
 
     Returns each run's result by its workdir, or its divergence, which stops no other run. A run that is ahead of the

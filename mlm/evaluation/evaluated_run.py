@@ -19,7 +19,7 @@ def check(cfg: config.Config) -> None:
     evaluation_tasks.list_due_cases(cfg)
 
 
-def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
+def train_and_evaluate(cfg: config.Config, packed: pack.PackedDataset) -> dict:
     """Trains the model of a config that `check` has passed, or continues its run, and evaluates what the config names.
 
     Returns the run's result; raises as loop.train.
