@@ -17,6 +17,8 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a resolved config that cannot be trained, or not be evaluated, here; compiles nothing."""
     loop.check(cfg)
     evaluation_tasks.list_due_cases(cfg)
+    for evaluation in evaluation_tasks.EVALUATIONS.values():
+        evaluation.check(cfg)
 
 
 def train_and_evaluate(cfg: config.Config, packed: pack.PackedDataset) -> dict:

@@ -69,7 +69,9 @@ def load_task(cfg: config.Config, *, processes: int = 1, verify: bool = False) -
 
     inputs = columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len)
     seq_len, vocab_size = cfg.pack.seq_len * tasks.count_sequences(cfg), tokenizer.vocab_size
-    layout = columns.Layout(_list_columns(cfg, vocab_size), tuple(source), vocab_size, seq_len)
+    has_types = tasks.takes_pairs(cfg.data) and cfg.model.type_vocab_size != 1  # a model with one type ignores them
+    specs = columns.make_text_columns(vocab_size) | (columns.TYPE_COLUMNS if has_types else {})
+    layout = columns.Layout(specs | PREPROCESSORS[cfg.objective].columns, tuple(source), vocab_size, seq_len)
     packed = columns.get_or_pack_dataset(cfg.data.cache_dir, tokenizer, inputs, layout, make, describe, verify=verify)
     _report_truncation(cfg, packed, source)
     for arrays in map(packed.get_split, source):
@@ -100,12 +102,6 @@ def build_dataset_info(
     names = (f"{name}_{column.dims.replace('N', 'B')}" for name, column in PREPROCESSORS[cfg.objective].columns.items())
     seq_len, ones = cfg.pack.seq_len * tasks.count_sequences(cfg), np.ones(len(classes), np.int64)
     return types.DatasetInfo(vocab_size, seq_len, tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())
-
-
-def _list_columns(cfg, vocab_size):
-    has_types = tasks.takes_pairs(cfg.data) and cfg.model.type_vocab_size != 1  # a model with one type ignores them
-    types_column = columns.TYPE_COLUMNS if has_types else {}
-    return columns.make_text_columns(vocab_size) | types_column | PREPROCESSORS[cfg.objective].columns
 
 
 def _list_counted(cfg, classes):

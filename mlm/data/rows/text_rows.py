@@ -84,15 +84,11 @@ class Packer(NamedTuple):
         joined = store.make_name("rows", self.inputs, columns.LAYOUT)
         if files.make_path(self.data.cache_dir, joined, store.MANIFEST).exists():
             return []
-        paths = [files.make_path(self.data.cache_dir, name, store.MANIFEST) for name in self._name_shards()]
+        paths = [files.make_path(self.data.cache_dir, name, store.MANIFEST) for name in self.name_shards()]
         return [number for number, path in enumerate(paths) if not path.exists()]
 
-    def remove_shards(self) -> None:
-        """Removes the shards from the cache."""
-        for name in self._name_shards():
-            store.remove_folder(self.data.cache_dir, name)
-
-    def _name_shards(self):
+    def name_shards(self) -> list[str]:
+        """The names of the shards in the cache."""
         inputs = (self.inputs | {"shard": number} for number in range(len(self.shards)))
         return [store.make_name("shard", one, columns.LAYOUT) for one in inputs]
 
@@ -188,8 +184,8 @@ def load_text(
         lambda unigram_V, _: build_dataset_info(cfg, len(unigram_V), unigram_V)._replace(**more),
         verify=verify,
     )
-    if is_made:  # and they are joined
-        packer.remove_shards()
+    for name in packer.name_shards() if is_made else ():  # which are joined
+        store.remove_folder(cfg.data.cache_dir, name)
     _report_statistics(packed, cfg)
     return packed
 

@@ -230,12 +230,11 @@ class MilestoneCheckpoint(Checkpoint):
     """The hook that keeps the parameters at milestones, without the optimizer's state.
 
     It runs before `Checkpoint` and waits for the disk: a run that continues from a checkpoint has all before it.
+    arguments: those of `Checkpoint`.
     """
 
-    def __init__(
-        self, steps: Collection[int], cfg, data: dict, program: Program, checkpoints, get_run_totals: Callable
-    ):
-        super().__init__(cfg, data, program, checkpoints, get_run_totals)
+    def __init__(self, steps: Collection[int], *arguments: Any):
+        super().__init__(*arguments)
         self.steps = steps
 
     def is_due(self, step: int) -> bool:
