@@ -94,14 +94,10 @@ class Evaluate(Hook):
     """Evaluates every `train.eval_every` steps and after the last one, beside the references of the data."""
 
     def __init__(
-        self,
-        cfg: config.Config,
-        program: programs.Program,
-        packed: pack.PackedDataset,
-        log: Log,
-        check: DivergenceCheck,
+        self, cfg: config.Config, program: programs.Program, packed: pack.PackedDataset, log: Log, checkpoints
     ):
-        self.cfg, self.program, self.packed, self.log, self.divergence_check = cfg, program, packed, log, check
+        self.cfg, self.program, self.packed, self.log = cfg, program, packed, log
+        self.divergence_check = DivergenceCheck(cfg, checkpoints)
         self.references = references.compute_references(cfg, program, packed)
         self.scores = (*program.objective.scores, *self.references.scores)
         self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
@@ -151,7 +147,7 @@ class TrainingRun:
         self.abstract_params = program.init_state.eval_shape(programs.make_train_hparams(cfg)).params
         self.log = Log(directory, cfg, program.objective, start_step, totals, segments)
         self.write_notes()
-        self.evaluate = Evaluate(cfg, program, packed, self.log, DivergenceCheck(cfg, self.checkpoints))
+        self.evaluate = Evaluate(cfg, program, packed, self.log, checkpoints)
         write = self.log.write_message
         # Evaluations and milestones precede the checkpoint, so that a run continued from that lacks none.
         self.hooks = [

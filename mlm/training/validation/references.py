@@ -138,7 +138,12 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
         return make_optimum_references(cfg, packed, program_.objective)
     if parallel_text.is_generated(cfg.data):
-        return make_floor_references(program_.objective.scores[0], {"floor": _compute_translation_floor(cfg, packed)})
+        count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
+        names = "ids", "segments", "source_ids", "source_segments"
+        columns = (np.asarray(packed.validation[name][:count]) for name in names)
+        pairs = translation.decode_pairs(packed.tokenizer.pieces, *columns)
+        floor = translation.compute_floor(cfg.data.language, pairs)  # some seconds per thousand examples
+        return make_floor_references(program_.objective.scores[0], {"floor": floor})
     specs = floors.select_floors(cfg, program_.objective)
     if not specs:
         return ReferenceLosses()
@@ -197,14 +202,6 @@ def make_optimum_references(
     return ReferenceLosses(
         (optimum, Score("shortfall", below, ("shortfall", weight), better=-1, chart=True)), add_columns
     )
-
-
-def _compute_translation_floor(cfg: config.Config, packed: pack.PackedDataset):
-    """The floor of generated translations: some seconds per thousand examples."""
-    count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
-    names = "ids", "segments", "source_ids", "source_segments"
-    columns = (np.asarray(packed.validation[name][:count]) for name in names)
-    return translation.compute_floor(cfg.data.language, translation.decode_pairs(packed.tokenizer.pieces, *columns))
 
 
 def merge_references(parts: Sequence[ReferenceLosses]) -> ReferenceLosses:
