@@ -171,13 +171,6 @@ def parse_profile(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def check_profile(cfg: config.Config) -> None:
-    """Raises ConfigError unless the steps to trace are steps of the run."""
-    if cfg.train.profile:
-        is_within = sum(parse_profile(cfg.train.profile)) - 1 <= cfg.train.steps
-        errors.require_field(cfg, "train.profile", is_within, f"steps up to config.train.steps = {cfg.train.steps}")
-
-
 class Profile(Hook):
     """Traces steps of the primary process with JAX's profiler (config.train.profile): its host, and its devices."""
 

@@ -167,7 +167,8 @@ def _check_resolved(cfg):
     downstream.check(cfg)
     errors.require_one_of("config.parallel.mode", cfg.parallel.mode, list(parallel.MODES))
     checkpoint.check_milestones(cfg)
-    hooks.check_profile(cfg)
+    is_within = not cfg.train.profile or sum(hooks.parse_profile(cfg.train.profile)) - 1 <= cfg.train.steps
+    errors.require_field(cfg, "train.profile", is_within, f"steps up to config.train.steps = {cfg.train.steps}")
     batch_warmup.check(cfg.train)
     trackers.check(cfg)
     is_divisor = cfg.train.batch_size % cfg.train.grad_accum_steps == 0
