@@ -122,7 +122,7 @@ def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_shar
 
 
 def list_steps(cfg, packed):
-    return checkpoint.list_milestone_steps(cfg, pack.list_segments(cfg, packed))
+    return checkpoint.list_milestone_steps(cfg.train, pack.list_segments(cfg, packed))
 
 
 def test_words_are_those_that_the_run_has_read(run):

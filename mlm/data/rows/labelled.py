@@ -59,11 +59,11 @@ def load_task(cfg: config.Config, *, processes: int = 1, verify: bool = False) -
 
     def make(folder):
         manifest = columns.write_splits(folder, layout, write)
-        counts = {name: label_counts[name] for name in _list_counted(cfg, get_classes())}
+        counts = {name: label_counts[name] for name in _list_counted(cfg.objective, get_classes())}
         return manifest | {"classes": list(get_classes()), "counts": counts}
 
     def describe(unigram_V, manifest):
-        counts_C = [manifest["counts"][name] for name in _list_counted(cfg, manifest["classes"])]
+        counts_C = [manifest["counts"][name] for name in _list_counted(cfg.objective, manifest["classes"])]
         dataset_info = build_dataset_info(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
         return dataset_info._replace(class_counts=np.array(counts_C, np.int64).tobytes())
 
@@ -104,8 +104,8 @@ def build_dataset_info(
     return types.DatasetInfo(vocab_size, seq_len, tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())
 
 
-def _list_counted(cfg, classes):
-    return QUESTION_KINDS if has_kind(cfg.objective, LabelKind.ANSWERS) else classes
+def _list_counted(objective, classes):
+    return QUESTION_KINDS if has_kind(objective, LabelKind.ANSWERS) else classes
 
 
 def _write_split(writer, cfg, examples, tokenizer, classes, folder, split) -> dict[str, int]:

@@ -69,8 +69,8 @@ class DivergenceError(Exception):
 class DivergenceCheck(Hook):
     """Raises DivergenceError, the same on every process, before the hooks that record a step or save its state."""
 
-    def __init__(self, cfg: config.Config, checkpoints):
-        self.optim, self.checkpoints = cfg.optim, checkpoints
+    def __init__(self, optim: config.Optim, checkpoints):
+        self.optim, self.checkpoints = optim, checkpoints
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Checks a step's metrics."""

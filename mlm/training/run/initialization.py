@@ -216,7 +216,7 @@ def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> pretrained_folder.
     Raises ConfigError if it is gone or another one, predicts no masked tokens, reads another vocabulary or shorter
     examples, has states of another width than config.distillation.hidden_weight needs, or lacks the relations.
     """
-    if not distillation.has_model(cfg):
+    if not distillation.has_model(cfg.distillation):
         return None
     path = cfg.distillation.teacher
     require = functools.partial(errors.require_field, cfg)

@@ -97,7 +97,7 @@ class Evaluate(Hook):
         self, cfg: config.Config, program: programs.Program, packed: pack.PackedDataset, log: Log, checkpoints
     ):
         self.cfg, self.program, self.packed, self.log = cfg, program, packed, log
-        self.divergence_check = DivergenceCheck(cfg, checkpoints)
+        self.divergence_check = DivergenceCheck(cfg.optim, checkpoints)
         self.references = references.compute_references(cfg, program, packed)
         self.scores = (*program.objective.scores, *self.references.scores)
         self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
@@ -201,7 +201,7 @@ class TrainingRun:
         cfg, program = self.cfg, self.program
         if not cfg.train.milestones:
             return []
-        steps = checkpoint.list_milestone_steps(cfg, self.segments)
+        steps = checkpoint.list_milestone_steps(cfg.train, self.segments)
         params = jax.tree.leaves(self.abstract_params)
         megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params) / 1e6
         places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
