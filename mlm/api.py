@@ -69,13 +69,13 @@ def train(config: Config | Mapping[str, Any]) -> Result:
     """
     from mlm.base.estimates import read_first_score
     from mlm.data.rows import pack
-    from mlm.evaluation import engine
+    from mlm.evaluation import evaluated_run
     from mlm.training.run import resolution
 
     base, overrides = (config, {}) if isinstance(config, Config) else (Config(), dict(config))
     cfg = resolution.resolve(base, overrides)
-    engine.check(cfg)
-    content = engine.train(cfg, pack.load_dataset(cfg))
+    evaluated_run.check(cfg)
+    content = evaluated_run.train_and_evaluate(cfg, pack.load_dataset(cfg))
     metrics = content["evaluation"]
     return Result(cfg.workdir, content["steps"], metrics[read_first_score(content).name], metrics, content)
 
@@ -105,7 +105,7 @@ def evaluate(
         >>> found["summary"]
         >>> pandas.DataFrame(mlm.evaluate("runs/a", suite="babylm", data="FOLDER")["scores"])
     """
-    from mlm.evaluation import engine, evaluation_tasks, flags
+    from mlm.evaluation import evaluated_run, evaluation_tasks, flags
     from mlm.evaluation import suite as suites
     from mlm.training.run import trained_run
 
@@ -124,6 +124,6 @@ def evaluate(
     list_cases = evaluation_tasks.read_flags(flags.make_arguments(options))
     if at_milestones:
         errors.require(step is None, "milestones", True, f"a run: this model was loaded from its step {step}")
-        return engine.evaluate_milestones(run, list_cases, {})
+        return evaluated_run.evaluate_milestones(run, list_cases, {})
     loaded = trained_run.load(run, {}, step=step)
     return evaluation_tasks.evaluate(loaded, list_cases(loaded))

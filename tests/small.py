@@ -397,6 +397,12 @@ def make_letters_config(folder: Path, name: str, **changes) -> config.Config:
     return small_config("feedforward", "bag", **base | changes)
 
 
+def make_task_fields(folder: Path, tokenizer: Path | str, **labelled: str) -> dict[str, str]:
+    """The fields of a task whose files and cache are in a folder; labelled: those of config.data.labelled."""
+    places = {"data.task_path": str(folder), "data.cache_dir": str(folder / "cache"), "tokenizer.path": str(tokenizer)}
+    return {"data.task": "own"} | places | {f"data.labelled.{name}": value for name, value in labelled.items()}
+
+
 def replace_text(rows: types.Batch, **changes) -> types.Batch:
     """The batch with some arrays of its text replaced."""
     return rows._replace(text=rows.text._replace(**changes))

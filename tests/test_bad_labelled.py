@@ -5,12 +5,11 @@ import json
 import re
 
 import pytest
-from small import get_refusal
+from small import get_refusal, make_task_fields
 
 from mlm.base import config, fields
 from mlm.data.rows import pack
 from mlm.data.tasks import examples
-from mlm.data.tokenizers import kinds
 from mlm.training.run import resolution
 
 BY_NAME = {"text_column": "sentence", "label_column": "label"}
@@ -73,24 +72,9 @@ BAD = {
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tokenizer")
-    kinds.train_tokenizer(config.Tokenizer("words", 0), ["w1 w2 w3"]).save(folder)
-    return str(folder)
-
-
 def load(folder, tokenizer, form, **said):
-    changes = {
-        "data.task": "own",
-        "data.task_path": str(folder),
-        "data.cache_dir": str(folder / "cache"),
-        "tokenizer.path": tokenizer,
-        "pack.seq_len": 256,
-        "data.labelled.format": form,
-    }
-    said = {"train": "train.txt", "dev": "dev.txt"} | GOOD[form][0] | said
-    changes |= {f"data.labelled.{name}": value for name, value in said.items()}
+    said = {"format": form, "train": "train.txt", "dev": "dev.txt"} | GOOD[form][0] | said
+    changes = make_task_fields(folder, tokenizer, **said) | {"pack.seq_len": 256}
     cfg = resolution.derive_fields(fields.override(config.Config(), changes))
     fields.check_values(cfg)
     pack.check(cfg)

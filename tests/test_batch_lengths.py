@@ -245,5 +245,5 @@ def configs(tmp_path):
 @pytest.mark.exhaustive
 def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_are_alone(configs):
     alone = [train_config(cfg)["evaluation"] for cfg in configs[:2]]
-    for result, wanted in zip(vmapped_runs.train(configs[2:]).values(), alone, strict=True):
+    for result, wanted in zip(vmapped_runs.train_vmapped(configs[2:]).values(), alone, strict=True):
         assert result["evaluation"] == pytest.approx(wanted, rel=1e-4)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import log_softmax
-from small import batch, make_dataset_info, params_of, small_config, train_config
+from small import batch, make_dataset_info, make_task_fields, params_of, small_config, train_config
 
 import mlm
 from mlm.base import config, errors, fields, types
@@ -139,19 +139,9 @@ def test_dropout_alone_tells_a_text_from_itself_in_evaluation_too(pair):
 
 
 def make_task(folder, tokenizer, **changes):
-    base = {
-        "objective": "contrastive",
-        "data.task": "own",
-        "data.task_path": str(folder),
-        "data.cache_dir": str(folder / "cache"),
-        "data.labelled.format": "jsonl",
-        "data.labelled.train": "train.jsonl",
-        "data.labelled.dev": "train.jsonl",
-        "data.labelled.text_column": "one",
-        "model.dropout": 0.1,
-        "tokenizer.path": tokenizer,
-        "pack.seq_len": 8,
-    }
+    labelled = {"format": "jsonl", "train": "train.jsonl", "dev": "train.jsonl", "text_column": "one"}
+    base = make_task_fields(folder, tokenizer, **labelled)
+    base |= {"objective": "contrastive", "model.dropout": 0.1, "pack.seq_len": 8}
     return config.Config(), base | {name.replace("__", "."): value for name, value in changes.items()}
 
 

@@ -12,7 +12,7 @@ from small import make_run_config, train_config
 
 from mlm.base import errors, fields, files
 from mlm.data.rows import pack
-from mlm.evaluation import engine
+from mlm.evaluation import evaluated_run
 from mlm.training.run import hooks, inheritance, trained_run
 from mlm.training.run.directory import RunDirectory
 from tests.fuzz.bit_flips import flip_bit, read_outcome
@@ -229,7 +229,7 @@ def test_a_run_of_an_earlier_version_is_refused_everywhere(runs, name):
     if name == "config.json":
         readers += [
             lambda: trained_run.load(cfg.workdir, {}),
-            lambda: engine.extend(cfg, pack.load_dataset(cfg)),
+            lambda: evaluated_run.extend(cfg, pack.load_dataset(cfg)),
             lambda: inheritance.read_source_fields(cfg.workdir, cfg),
         ]
     else:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
-from small import CLASSES, PLAIN, batch, make_dataset_info, replace_text, small_config
+from small import CLASSES, PLAIN, batch, make_dataset_info, make_task_fields, replace_text, small_config
 
 from mlm.base import config, errors, fields, types
 from mlm.base.estimates import Score, compute_score
@@ -118,17 +118,8 @@ def pieces(tmp_path_factory):
 
 
 def make_task_config(folder, tokenizer, **changes):
-    base = {
-        "data.task": "ud_dep",
-        "data.task_path": str(folder),
-        "data.cache_dir": str(folder / "cache"),
-        "tokenizer.path": tokenizer,
-        "pack.seq_len": 16,
-        "data.labelled.train": "train",
-        "data.labelled.dev": "dev",
-        "data.labelled.test": "dev",
-        "finetune.trainable_layers": 0,
-    }
+    base = make_task_fields(folder, tokenizer, train="train", dev="dev", test="dev")
+    base |= {"data.task": "ud_dep", "pack.seq_len": 16, "finetune.trainable_layers": 0}
     cfg = resolution.derive_fields(fields.override(config.Config(), base | changes))
     pack.check(cfg)
     return cfg

@@ -11,7 +11,7 @@ from small import make_scheduled_config, stop_at, train_config
 
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
-from mlm.evaluation import engine
+from mlm.evaluation import evaluated_run
 from mlm.training.run import checkpoint, extension, loop, trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import optim
@@ -69,7 +69,7 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, 
     old, workdir = RunDirectory(cfg.workdir).read_result(), Path(cfg.workdir)
     columns = (workdir / "held_out.npz").read_bytes()
     RunDirectory(workdir).write_evaluations({"fingerprint": old["fingerprint"], "step": SHORT, "evaluations": {}})
-    further = engine.extend(cfg, pack.load_dataset(cfg))
+    further = evaluated_run.extend(cfg, pack.load_dataset(cfg))
     assert further.optim.warmup_fraction == 2 / LONG and optim.count_warmup_steps(further.optim, LONG) == 2
     train_config(further)
     assert RunDirectory(workdir).read_provenance()[-1]["step"] == start
@@ -81,7 +81,7 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, 
         max(record["step"] for record in RunDirectory(workdir).read_history(RunDirectory(workdir).read_result()))
         == LONG
     )
-    assert engine.extend(cfg, pack.load_dataset(cfg)) == further  # the same command once more
+    assert evaluated_run.extend(cfg, pack.load_dataset(cfg)) == further  # the same command once more
 
 
 @pytest.mark.exhaustive
@@ -89,9 +89,9 @@ def test_it_can_be_made_longer_before_its_end_and_twice(copy_run):
     cfg = copy_run.cfg("twice", "wsd")
     stop_at(cfg, 4)
     longer_cfg = fields.override(cfg, {"train.steps": LONG})
-    further = engine.extend(longer_cfg, pack.load_dataset(cfg))
+    further = evaluated_run.extend(longer_cfg, pack.load_dataset(cfg))
     stop_at(further, 6)  # a checkpoint of each is there
-    last = engine.extend(fields.override(cfg, {"train.steps": 16}), pack.load_dataset(cfg))
+    last = evaluated_run.extend(fields.override(cfg, {"train.steps": 16}), pack.load_dataset(cfg))
     assert last.optim.warmup_fraction == 2 / 16
     train_config(last)
     assert [start["step"] for start in RunDirectory(cfg.workdir).read_provenance()] == [0, 4, 6]
@@ -118,12 +118,12 @@ def test_a_kill_leaves_the_old_run_or_the_longer_one(copy_run, where, monkeypatc
             patch.setattr(
                 files, "rename_with_suffix", lambda path, mark: kill() if path.name == where else rename(path, mark)
             )
-        further = engine.extend(cfg, packed)
+        further = evaluated_run.extend(cfg, packed)
         kill()
     if where == "before":
         short = fields.override(cfg, {"train.steps": SHORT})
         assert loop.train(short, packed) == old and trained_run.load(cfg.workdir, {}).step == SHORT
-    further = engine.extend(cfg, packed)
+    further = evaluated_run.extend(cfg, packed)
     loop.train(further, packed)
     assert files.read_json_with_digest(Path(cfg.workdir, "result-8.json")) == old
     assert Path(cfg.workdir, "held_out-8.npz").is_file() and Path(cfg.workdir, "evaluations-8.json").is_file()
@@ -149,8 +149,8 @@ def test_what_would_be_another_run_is_refused_and_nothing_changes(copy_run, chan
     cfg = copy_run(f"refused-{'-'.join(changes)}-{changes['train__steps']}", "wsd", **changes)
     before = snapshot(cfg.workdir)
     with pytest.raises(errors.ConfigError, match=said):
-        engine.extend(cfg, pack.load_dataset(cfg))
-    assert snapshot(cfg.workdir) == before and not engine.can_extend(cfg, pack.load_dataset(cfg))
+        evaluated_run.extend(cfg, pack.load_dataset(cfg))
+    assert snapshot(cfg.workdir) == before and not evaluated_run.can_extend(cfg, pack.load_dataset(cfg))
 
 
 @pytest.mark.parametrize(

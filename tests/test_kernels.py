@@ -105,6 +105,6 @@ def test_runs_that_began_with_other_kernels_are_trained_alone(tmp_path):
     RunDirectory(set_kernels(points[1], "reference").workdir).write_identity(
         set_kernels(points[1], "reference"), packed.manifest["inputs"], packed.tokenizer
     )
-    results = vmapped_runs.train(points)
+    results = vmapped_runs.train_vmapped(points)
     assert results.keys() == {cfg.workdir for cfg in points}
     assert [read_kernels(cfg) for cfg in points] == [ALL, "reference"]

@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import pytest
+from small import make_task_fields
 
 from mlm.base import config, fields
 from mlm.base.special import CLS, PAD, SEP, UNK
@@ -21,18 +22,10 @@ WORDS = [f"w{i}" for i in range(40)]
 
 
 def make_config(folder, tokenizer, **changes):
-    base = {
-        "data.task": "own",
-        "data.task_path": str(folder),
-        "data.cache_dir": str(folder / "cache"),
-        "tokenizer.path": tokenizer,
-        "pack.seq_len": 16,
-        "data.labelled.train": "train",
-        "data.labelled.dev": "dev",
-    }
-    named = {f"data.labelled.{name}": value for name, value in changes.items() if "__" not in name}
+    named = {"train": "train", "dev": "dev"} | {name: one for name, one in changes.items() if "__" not in name}
     other = {name.strip("_").replace("__", "."): value for name, value in changes.items() if "__" in name}
-    cfg = resolution.derive_fields(fields.override(config.Config(), base | named | other))
+    base = make_task_fields(folder, tokenizer, **named) | {"pack.seq_len": 16}
+    cfg = resolution.derive_fields(fields.override(config.Config(), base | other))
     pack.check(cfg)
     return cfg
 

@@ -14,7 +14,7 @@ from mlm.base import batch_warmup, errors, fields, files
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
 from mlm.data.rows import mixture, pack
-from mlm.evaluation import engine, evaluation_tasks
+from mlm.evaluation import evaluated_run, evaluation_tasks
 from mlm.report import evaluation_scores, figures, specs
 from mlm.training.run import checkpoint, trained_run
 from mlm.training.run.directory import RunDirectory
@@ -117,12 +117,12 @@ def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_shar
     short, _ = run
     cfg = make_config("extended", train__steps=12)
     shutil.copytree(short.workdir, cfg.workdir)
-    engine.extend(cfg, pack.load_dataset(cfg))
+    evaluated_run.extend(cfg, pack.load_dataset(cfg))
     assert checkpoint.list_milestones(RunDirectory(cfg.workdir)) == [1, 4]
 
 
 def list_steps(cfg, packed):
-    return checkpoint.list_milestone_steps(cfg, pack.list_segments(cfg, packed))
+    return checkpoint.list_milestone_steps(cfg.train, pack.list_segments(cfg, packed))
 
 
 def test_words_are_those_that_the_run_has_read(run):

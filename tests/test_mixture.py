@@ -16,7 +16,7 @@ from small import stop_at, train_config
 from mlm.base import config, errors, fields, phases
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.data.rows import loader, mixture, pack
-from mlm.evaluation import engine
+from mlm.evaluation import evaluated_run
 from mlm.experiment import recipes
 from mlm.launch.sweep import budget, plan, runner
 from mlm.training.run import extension, loop, resolution
@@ -297,7 +297,7 @@ def test_an_extended_run_with_phases_is_the_longer_one(tmp_path):
     cfg = make_config(tmp_path)
     train_config(cfg)
     longer, scratch = (make_config(tmp_path, workdir, train__steps=12) for workdir in ("run", "scratch"))
-    extended = engine.extend(longer, pack.load_dataset(longer))
+    extended = evaluated_run.extend(longer, pack.load_dataset(longer))
     assert read_values(train_config(extended)) == read_values(train_config(scratch))
 
 

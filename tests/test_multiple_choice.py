@@ -7,7 +7,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from small import ENDINGS, PLAIN, batch, build, get_refusal, replace_text, small_config
+from small import ENDINGS, PLAIN, batch, build, get_refusal, make_task_fields, replace_text, small_config
 
 from mlm.base import config, fields, types
 from mlm.base.special import CLS, SEP
@@ -32,18 +32,8 @@ def make_config(folder, tokenizer, **said):
         "label_column": "label",
         "choice_columns": "ending0,ending1,ending2",
     } | said
-    return fields.override(
-        config.Config(),
-        {
-            "objective": "multiple_choice",
-            "data.task": "own",
-            "data.task_path": str(folder),
-            "data.cache_dir": str(folder / "cache"),
-            "tokenizer.path": tokenizer,
-            "pack.seq_len": 12,
-        }
-        | {f"data.labelled.{name}": one for name, one in said.items()},
-    )
+    base = {"objective": "multiple_choice", "pack.seq_len": 12}
+    return fields.override(config.Config(), base | make_task_fields(folder, tokenizer, **said))
 
 
 def load(*args, **said):

@@ -58,7 +58,7 @@ def assert_same(ours: Path, theirs: Path):
 
 
 def test_each_member_is_its_single_run(folder, alone):
-    outcomes = vmapped_runs.train([member(folder, "together", name) for name in MEMBERS])
+    outcomes = vmapped_runs.train_vmapped([member(folder, "together", name) for name in MEMBERS])
     for name in MEMBERS:
         assert outcomes[str(folder / "together" / name)]["steps"] == STEPS
         assert_same(folder / "together" / name, alone / name)
@@ -78,7 +78,7 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
 
     configs = {name: member(folder, "stopped", name) for name in MEMBERS}
     for step, way in (
-        (17, lambda: vmapped_runs.train(list(configs.values()))),
+        (17, lambda: vmapped_runs.train_vmapped(list(configs.values()))),
         (24, lambda: train_config(configs["b"])),
     ):
         request_stop_at(step)
@@ -89,7 +89,7 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
     }
     assert saved == {"a": 17, "b": 24, "c": 17}
     monkeypatch.undo()
-    vmapped_runs.train(list(configs.values()))
+    vmapped_runs.train_vmapped(list(configs.values()))
     for name in MEMBERS:
         assert_same(folder / "stopped" / name, alone / name)
 
@@ -101,7 +101,7 @@ def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, m
     with pytest.raises(errors.RunStopped):
         train_config(ahead)
     monkeypatch.undo()
-    assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], hooks.DivergenceError)
+    assert isinstance(vmapped_runs.train_vmapped([ahead, bad])[bad.workdir], hooks.DivergenceError)
     assert_same(folder / "behind" / "a", alone / "a")
 
 
@@ -109,7 +109,9 @@ def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(fold
     bad = member(folder, "mixed", "b", optim__learning_rate=1e30)
     elsewhere = member(folder, "mixed-elsewhere", "c")
     with RunDirectory(elsewhere.workdir).lock():
-        outcomes = vmapped_runs.train([member(folder, "mixed", "a"), bad, member(folder, "mixed", "c"), elsewhere])
+        outcomes = vmapped_runs.train_vmapped(
+            [member(folder, "mixed", "a"), bad, member(folder, "mixed", "c"), elsewhere]
+        )
     assert isinstance(outcomes.pop(bad.workdir), hooks.DivergenceError)
     assert list(outcomes) == [str(folder / "mixed" / name) for name in "ac"]
     for name in "ac":

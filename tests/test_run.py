@@ -77,6 +77,12 @@ def start(base, workdir, *more, devices=1):
     )
 
 
+def start_pair(base, workdir):
+    """Two processes of one run, with two devices each."""
+    words = f"--coordinator=127.0.0.1:{local_processes.find_free_port()}", "--processes=2"
+    return [start(base, workdir, *words, f"--process={number}", devices=2) for number in range(2)]
+
+
 def finish(process):
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 0, out
@@ -140,19 +146,7 @@ def alone(base, tmp_path_factory):
 @pytest.mark.exhaustive(but=("data_parallel",))
 @pytest.mark.parametrize("mode", ["data_parallel", "pmap"])
 def test_two_processes_give_the_losses_of_one(base, alone, tmp_path, mode):
-    port = local_processes.find_free_port()
-    pair = [
-        start(
-            base | SHORT | {"parallel.mode": mode},
-            tmp_path / "pair",
-            f"--coordinator=127.0.0.1:{port}",
-            "--processes=2",
-            f"--process={number}",
-            devices=2,
-        )
-        for number in range(2)
-    ]
-    for process in pair:
+    for process in start_pair(base | SHORT | {"parallel.mode": mode}, tmp_path / "pair"):
         finish(process)
     losses = [record["loss"] for record in files.read_records(tmp_path / "pair" / "metrics.jsonl") if "loss" in record]
     assert len(losses) == SHORT["train.steps"]

@@ -16,7 +16,6 @@ from mlm.base.special import NUM_SPECIAL, SEP
 from mlm.data.rows import pack
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import translation_scores
-from mlm.launch import local_processes
 from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, directory, loop
 from mlm.training.run.trained_run import TrainedRun
@@ -350,18 +349,7 @@ def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_a
         "eval.batch_size": 8,
     }
     pair = tmp_path / "pair"
-    port = local_processes.find_free_port()
-    both = [
-        test_run.start(
-            said | {"parallel.mode": "fsdp"},
-            pair,
-            f"--coordinator=127.0.0.1:{port}",
-            "--processes=2",
-            f"--process={number}",
-            devices=2,
-        )
-        for number in range(2)
-    ]
+    both = test_run.start_pair(said | {"parallel.mode": "fsdp"}, pair)
     test_run.wait_for(pair, both[0], 5)
     both[1].send_signal(signal.SIGTERM)
     for process in both:

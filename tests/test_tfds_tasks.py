@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from small import get_refusal
+from small import get_refusal, make_task_fields
 
 from mlm.base import config, fields
 from mlm.data.rows import labelled, pack
@@ -76,22 +76,13 @@ def load(folder, objective="classification", path="toy", **said):
         "text_column": "one",
         "label_column": "label",
     } | said
-    cfg = resolution.resolve(
-        fields.override(
-            config.Config(),
-            {
-                "objective": objective,
-                "data.task": "own",
-                "data.task_path": path,
-                "data.cache_dir": str(folder / "cache"),
-                "data.tfds_dir": str(folder) if said["format"] == "tfds" else "",
-                "tokenizer.path": str(folder),
-                "pack.seq_len": 16,
-            }
-            | {f"data.labelled.{name}": one for name, one in said.items()},
-        )
-    )
-    return pack.load_dataset(cfg)
+    base = make_task_fields(folder, folder, **said) | {
+        "data.task_path": path,
+        "objective": objective,
+        "pack.seq_len": 16,
+    }
+    base["data.tfds_dir"] = str(folder) if said["format"] == "tfds" else ""
+    return pack.load_dataset(resolution.resolve(fields.override(config.Config(), base)))
 
 
 def test_a_data_set_is_read_as_its_table_would_be(folder):

@@ -266,7 +266,7 @@ def test_text_without_spaces_is_named_and_a_separator_gives_its_words(tmp_path, 
             },
         )
         packed = pack.load_dataset(cfg)
-        found[name] = packed.train["ids"].tobytes(), loop.describe_shortfall(cfg, packed)
+        found[name] = packed.train["ids"].tobytes(), loop.explain_low_masking_rate(cfg, packed)
     assert found["mark"] == found["space"] and found["mark"][1] == ""
     assert re.search(
         r"^config.mask.unit = word: masks have 0\.\d+ of the tokens, not .* = 0.3, since", found["none"][1]

@@ -101,7 +101,7 @@ def main(words: list[str]) -> None:
         return
     command.refuse_flags(args, SUITE, "--suite=NAME with it, and no --blimp")
     find_evaluations(args)
-    from mlm.evaluation import engine, evaluation_tasks
+    from mlm.evaluation import evaluated_run, evaluation_tasks
     from mlm.training.run import trained_run
 
     command.raise_on_interrupt()
@@ -118,7 +118,7 @@ def main(words: list[str]) -> None:
     for workdir in workdirs:
         try:
             if args.milestones:
-                by_step = engine.evaluate_milestones(workdir, list_cases, overrides)
+                by_step = evaluated_run.evaluate_milestones(workdir, list_cases, overrides)
                 print_milestones(workdir, by_step)
                 folder, written = workdir, f"milestone_evaluations/ ({len(by_step)} milestones)"
             else:

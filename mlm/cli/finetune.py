@@ -64,7 +64,7 @@ def main(words: list[str]) -> None:
     command.check_layers(config_flags.load_layers())
     from mlm.base.estimates import read_first_score, read_scores
     from mlm.data.tasks import task_file
-    from mlm.evaluation import engine, text_baseline
+    from mlm.evaluation import evaluated_run, text_baseline
     from mlm.training.run import finetuning_recipe, hooks, log
     from mlm.training.run.directory import RunDirectory
 
@@ -84,9 +84,9 @@ def main(words: list[str]) -> None:
         config_help.print_origins(resolved.config, resolved.origins)
         return
     cfg = resolved.config
-    engine.check(cfg)
+    evaluated_run.check(cfg)
     try:
-        result = engine.train(cfg, packed)
+        result = evaluated_run.train_and_evaluate(cfg, packed)
     except hooks.DivergenceError as error:
         command.exit_with_line(1, f"error: {error}")
     directory, first = RunDirectory(cfg.workdir), read_first_score(result)

@@ -104,7 +104,7 @@ def main(words: list[str]) -> None:
         cfg = resolve_config(args, layers, facts)
     if args.extend_to:
         cfg = extend(cfg, args)
-    train(cfg, args, processes)
+    run_training(cfg, args, processes)
 
 
 def parse_words(words: list[str]):
@@ -146,40 +146,40 @@ def resolve_config(args, layers, facts: dict):
 
 
 def extend(cfg, args):
-    """Extends the run in config.workdir to cfg's steps; returns the config with which `train` continues it."""
+    """Extends the run in config.workdir to cfg's steps; returns the config with which `run_training` continues it."""
     from mlm.data.rows import pack
-    from mlm.evaluation import engine
+    from mlm.evaluation import evaluated_run
     from mlm.training.step import optim
 
     rendezvous.check_devices(args.expect_processes, args.expect_devices)
-    engine.check(cfg)
-    cfg = engine.extend(cfg, pack.load_dataset(cfg))
+    evaluated_run.check(cfg)
+    cfg = evaluated_run.extend(cfg, pack.load_dataset(cfg))
     warmup = optim.count_warmup_steps(cfg.optim, cfg.train.steps)
     field = f"config.optim.warmup_fraction = {cfg.optim.warmup_fraction!r}"
     print(f"{cfg.workdir}: a run of {cfg.train.steps:,} steps, {warmup:,} of them warm-up ({field})", flush=True)
     return cfg
 
 
-def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
+def run_training(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     """Trains in this process."""
     import jax
 
     from mlm.base.estimates import read_scores
     from mlm.data.rows import pack
-    from mlm.evaluation import engine
+    from mlm.evaluation import evaluated_run
     from mlm.training.run import hooks, log
     from mlm.training.run.directory import RunDirectory
 
     with rendezvous.agreement(processes) as facts:
         rendezvous.check_devices(args.expect_processes, args.expect_devices)
-        engine.check(cfg)
+        evaluated_run.check(cfg)
         packed = pack.load_dataset(cfg)
         content = "a result" if RunDirectory(cfg.workdir).result.exists() else "none"
         facts |= packed.manifest["inputs"] | {f"what {cfg.workdir} holds": content}
     try:
-        result = engine.train(cfg, packed)
+        result = evaluated_run.train_and_evaluate(cfg, packed)
     except errors.ConfigError as error:
-        if processes.is_multiprocess or not engine.can_extend(cfg, packed):
+        if processes.is_multiprocess or not evaluated_run.can_extend(cfg, packed):
             raise
         raise errors.ConfigError(f"{error}, or --extend_to={cfg.train.steps}, which extends the run there") from None
     except hooks.DivergenceError as error:

@@ -78,7 +78,7 @@ def select_results(contents: Mapping[str, Any], cases: Sequence[EvaluationCase])
 
 def list_missing_cases(cfg: config.Config) -> list[EvaluationCase]:
     """The due cases of which a finished run has no result yet, as `evaluations.list_missing_cases` finds them."""
-    return evaluations.list_missing_cases(cfg, list_due_cases(cfg, is_checked=False))
+    return evaluations.list_missing_cases(cfg, list_due_cases(cfg))
 
 
 def list_scores(contents: Mapping[str, Any]) -> list[EvaluationScore]:

@@ -99,17 +99,9 @@ def group_results(results: Mapping[str, dict]) -> dict[str, dict[str, dict]]:
     return {group: dict(members) for group, members in by_group.items()}
 
 
-def list_due_cases(
-    evaluations: Mapping[str, Evaluation], cfg: config.Config, *, is_checked: bool = True
-) -> list[EvaluationCase]:
-    """The cases to evaluate when a run's training ends: those its config names and those its corpus has answers to.
-
-    Raises ConfigError for what cannot be evaluated on this machine, where is_checked is set.
-    """
-    cases = [case for evaluation in evaluations.values() for case in evaluation.list_due_cases(cfg)]
-    for evaluation in evaluations.values() if is_checked else ():
-        evaluation.check(cfg)
-    return cases
+def list_due_cases(evaluations: Mapping[str, Evaluation], cfg: config.Config) -> list[EvaluationCase]:
+    """The cases to evaluate when a run's training ends: those its config names and those its corpus has answers to."""
+    return [case for evaluation in evaluations.values() for case in evaluation.list_due_cases(cfg)]
 
 
 def _select_pending(stored: Mapping, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:

@@ -23,7 +23,7 @@ class LogUniform(NamedTuple):
 
     def pick(self, share: float) -> float:
         """The value below which a `share` of the range lies."""
-        return round_value(self.low * (self.high / self.low) ** share)
+        return float(f"{self.low * (self.high / self.low) ** share:.{SIGNIFICANT_DIGITS}g}")
 
     def find_share(self, value: float) -> float:
         """The share of the range that lies below a value: the inverse of `pick`."""
@@ -31,24 +31,6 @@ class LogUniform(NamedTuple):
 
     def __str__(self):
         return f"log-uniform, {self.low:g} to {self.high:g}"
-
-
-class Uniform(NamedTuple):
-    """Numbers between two bounds."""
-
-    low: float
-    high: float
-
-    def pick(self, share: float) -> float:
-        """The value below which a `share` of the range lies."""
-        return round_value(self.low + (self.high - self.low) * share)
-
-    def find_share(self, value: float) -> float:
-        """The share of the range that lies below a value: the inverse of `pick`."""
-        return (value - self.low) / (self.high - self.low)
-
-    def __str__(self):
-        return f"uniform, {self.low:g} to {self.high:g}"
 
 
 class Choice(NamedTuple):
@@ -64,13 +46,8 @@ class Choice(NamedTuple):
         return f"one of {', '.join(map(str, self.values))}"
 
 
-Range = LogUniform | Uniform | Choice
+Range = LogUniform | Choice
 Space = Mapping[str, Range]
-
-
-def round_value(value: float) -> float:
-    """The number with the digits that a file of chosen values shows."""
-    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def check_space(space: Any, where: str) -> None:
@@ -79,7 +56,7 @@ def check_space(space: Any, where: str) -> None:
     for field, values in space.items():
         fields.check_name(field)
         name = f"{where}[{field!r}]"
-        errors.require(isinstance(values, Range), name, values, "LogUniform(low, high), Uniform(low, high) or Choice")
+        errors.require(isinstance(values, Range), name, values, "LogUniform(low, high) or Choice")
         errors.require(field not in RESERVED, name, values, "another field: a trial has its own")
         kind = type(fields.DEFAULT[field])
         if isinstance(values, Choice):
@@ -89,9 +66,8 @@ def check_space(space: Any, where: str) -> None:
         else:
             errors.require(kind is float, name, values, f"Choice, since the field is of type {kind.__name__}")
             is_number = all(type(bound) in (int, float) and abs(bound) <= fields.FLOAT32_MAX for bound in values)
-            is_ordered = is_number and values.low < values.high and (isinstance(values, Uniform) or values.low > 0)
-            positive = "" if isinstance(values, Uniform) else ", above 0"
-            errors.require(is_ordered, name, values, f"low < high{positive}, finite numbers")
+            is_ordered = is_number and 0 < values.low < values.high
+            errors.require(is_ordered, name, values, "low < high, above 0, finite numbers")
 
 
 def draw_trials(spaces: Mapping[str, Space], num_trials: int, seed: int) -> dict[str, list[dict[str, Any]]]:

@@ -1,6 +1,7 @@
 """What a layer of an encoder or decoder is, the scan over them, and what of them is saved for the backward pass."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Collection
 from typing import Any
@@ -179,8 +180,11 @@ class Stack(nn.Module):
         if recomputes and not shards and not self.is_initializing() and platform_kernels.find_platform() == "gpu":
             # The weights of all layers are cast in one pass, not in two for each layer, and so are their gradients.
             dtype = platform_kernels.activation_dtype(self.model)
-            cast = lambda path, leaf: leaf.astype(dtype) if path[-1].key == "kernel" else leaf
-            scan = nn.map_variables(scan, "params", lambda params: jax.tree_util.tree_map_with_path(cast, params))
+
+            def cast_kernel(path, leaf):
+                return leaf.astype(dtype) if path[-1].key == "kernel" else leaf
+
+            scan = nn.map_variables(scan, "params", functools.partial(jax.tree_util.tree_map_with_path, cast_kernel))
         run_layers = scan(self.model, layer, name="layers")
         for first in range(1, self.model.num_layers + 1, num_unique):
             x_BxLxD, _ = run_layers(x_BxLxD, jnp.arange(first, first + num_unique), shared, key_B)

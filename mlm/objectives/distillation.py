@@ -88,10 +88,10 @@ def compute_divergence(num_heads: int, pairs, segments_BxL):
     return sum(compute_nats(*pair) for pair in pairs)
 
 
-def make_hparams(cfg: config.Config) -> dict[str, np.generic]:
+def make_hparams(fields: config.Distillation) -> dict[str, np.generic]:
     """The traced values of the losses."""
     names = ("temperature", "soft_weight", "hard_weight", "hidden_weight", "relation_weight")
-    return {name: np.float32(getattr(cfg.distillation, name)) for name in names}
+    return {name: np.float32(getattr(fields, name)) for name in names}
 
 
 def compute_loss_weights(hparams: types.TracedHparams) -> dict[str, types.Array]:
@@ -102,6 +102,6 @@ def compute_loss_weights(hparams: types.TracedHparams) -> dict[str, types.Array]
     return {"mlm": values["hard_weight"], "soft": soft_weight, **others}
 
 
-def has_model(cfg: config.Config) -> bool:
+def has_model(fields: config.Distillation) -> bool:
     """Whether the teacher is a trained model, whose path config.distillation.teacher is."""
-    return cfg.distillation.teacher not in ("", "posterior")
+    return fields.teacher not in ("", "posterior")

@@ -119,7 +119,7 @@ def check(cfg: config.Config) -> None:
     masking.check(cfg)
     if cfg.distillation.teacher:
         required: dict[str, Any] = {"optim.z_loss": 0.0}
-        if not distillation.has_model(cfg):
+        if not distillation.has_model(cfg.distillation):
             required |= {"data.corpus": "language", "pack.mode": "doc_sentences", "mask.mask_token_prob": 1.0}
         for name, value in required.items():
             is_met = operator.attrgetter(name)(cfg) == value
@@ -131,7 +131,9 @@ def check(cfg: config.Config) -> None:
 
 def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
     """The traced values: those of the masks, and with a model as teacher those of its losses."""
-    return masking.make_train_hparams(cfg) | (distillation.make_hparams(cfg) if distillation.has_model(cfg) else {})
+    teacher = cfg.distillation
+    traced = distillation.make_hparams(teacher) if distillation.has_model(teacher) else {}
+    return masking.make_train_hparams(cfg) | traced
 
 
 MASKED_SPEC = types.ObjectiveSpec(  # of all objectives that predict masked tokens

@@ -8,6 +8,7 @@ identical texts or tasks; a group has a number in it only if all its seeds were 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from mlm.base import groups
 from mlm.base.estimates import Estimate, EvaluationMetric, EvaluationScore, estimate_mean
 from mlm.report import series
 from mlm.report.charts import Axis, LineChart
@@ -67,10 +68,8 @@ def split_variants(result: dict, names: Mapping[str, str]) -> Iterator[dict]:
 
 def build_columns(results: Sequence[dict]) -> dict[EvaluationMetric, Column]:
     """A column for each metric of some run; columns with equal titles get the first digits of their SHA-256."""
-    scored_runs: dict[EvaluationMetric, list[tuple[dict, EvaluationScore]]] = {}
-    for result in results:
-        for metric, score in index_scores(result).items():
-            scored_runs.setdefault(metric, []).append((result, score))
+    found = ((metric, (result, score)) for result in results for metric, score in index_scores(result).items())
+    scored_runs = groups.group_values(found)
     names = ["_".join((metric.name, *(metric.variant or "").split())) for metric in scored_runs]
     columns = {}
     for (metric, runs), name in zip(scored_runs.items(), names, strict=True):

@@ -245,7 +245,7 @@ def join_shards(folder: Path, layout: Layout, shards: Sequence[tuple[Path, dict[
     }
 
 
-def load_dataset(
+def get_or_pack_dataset(
     cache_dir: str,
     tokenizer: Tokenizer,
     inputs: Mapping[str, Any],

@@ -22,7 +22,7 @@ QUESTION_KINDS = ("answer", "no answer")  # what "counts" counts of questions
 TOKENIZE_BATCH = 1024  # examples that are tokenized at once
 
 
-def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False) -> PackedDataset:
+def load_task(cfg: config.Config, *, processes: int = 1, verify: bool = False) -> PackedDataset:
     """The examples of all splits of config.data.task; the validation split is the task's dev split.
 
     The cache depends on the content of the task's files, on how they are read, on the tokenizer and on the length. The
@@ -59,18 +59,20 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
 
     def make(folder):
         manifest = columns.write_splits(folder, layout, write)
-        counts = {name: label_counts[name] for name in _list_counted(cfg, get_classes())}
+        counts = {name: label_counts[name] for name in _list_counted(cfg.objective, get_classes())}
         return manifest | {"classes": list(get_classes()), "counts": counts}
 
     def describe(unigram_V, manifest):
-        counts_C = [manifest["counts"][name] for name in _list_counted(cfg, manifest["classes"])]
+        counts_C = [manifest["counts"][name] for name in _list_counted(cfg.objective, manifest["classes"])]
         dataset_info = build_dataset_info(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
         return dataset_info._replace(class_counts=np.array(counts_C, np.int64).tobytes())
 
     inputs = columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len)
     seq_len, vocab_size = cfg.pack.seq_len * tasks.count_sequences(cfg), tokenizer.vocab_size
-    layout = columns.Layout(_list_columns(cfg, vocab_size), tuple(source), vocab_size, seq_len)
-    packed = columns.load_dataset(cfg.data.cache_dir, tokenizer, inputs, layout, make, describe, verify=verify)
+    has_types = tasks.takes_pairs(cfg.data) and cfg.model.type_vocab_size != 1  # a model with one type ignores them
+    specs = columns.make_text_columns(vocab_size) | (columns.TYPE_COLUMNS if has_types else {})
+    layout = columns.Layout(specs | PREPROCESSORS[cfg.objective].columns, tuple(source), vocab_size, seq_len)
+    packed = columns.get_or_pack_dataset(cfg.data.cache_dir, tokenizer, inputs, layout, make, describe, verify=verify)
     _report_truncation(cfg, packed, source)
     for arrays in map(packed.get_split, source):
         segments_NxExL = arrays["segments"].reshape(len(arrays["ids"]), tasks.count_sequences(cfg), -1)
@@ -102,14 +104,8 @@ def build_dataset_info(
     return types.DatasetInfo(vocab_size, seq_len, tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())
 
 
-def _list_columns(cfg, vocab_size):
-    has_types = tasks.takes_pairs(cfg.data) and cfg.model.type_vocab_size != 1  # a model with one type ignores them
-    types_column = columns.TYPE_COLUMNS if has_types else {}
-    return columns.make_text_columns(vocab_size) | types_column | PREPROCESSORS[cfg.objective].columns
-
-
-def _list_counted(cfg, classes):
-    return QUESTION_KINDS if has_kind(cfg.objective, LabelKind.ANSWERS) else classes
+def _list_counted(objective, classes):
+    return QUESTION_KINDS if has_kind(objective, LabelKind.ANSWERS) else classes
 
 
 def _write_split(writer, cfg, examples, tokenizer, classes, folder, split) -> dict[str, int]:

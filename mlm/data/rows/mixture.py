@@ -15,7 +15,7 @@ from mlm.data.text import sources
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 
-def load_dataset(
+def load_sources(
     cfg: config.Config, tokenizer: Tokenizer, load_source: Callable[[config.Config, Tokenizer], PackedDataset]
 ) -> PackedDataset:
     """The examples of all sources of config.data.sources, each packed by itself.

@@ -104,28 +104,27 @@ class CorpusKind(NamedTuple):
     """What a kind of corpus needs to become examples."""
 
     check: Callable[[config.Config], None]
-    load_dataset: Callable[..., PackedDataset]  # (cfg, processes=1, verify=False)
+    load: Callable[..., PackedDataset]  # (cfg, processes=1, verify=False)
     build_dataset_info: Callable[[config.Config, int, np.ndarray], types.DatasetInfo]
     read_examples: Callable[[PackedDataset, str], list[dict[str, Any]]] = lambda packed, split: []
 
 
-def _load_text(cfg, *, processes=1, verify=False):
+def _load_text_or_sources(cfg, **options):
     if not cfg.data.sources:
-        return text_rows.load_dataset(cfg, processes=processes, verify=verify)
-    load_source = functools.partial(text_rows.load_dataset, processes=processes, verify=verify)
-    return mixture.load_dataset(cfg, load_tokenizer(cfg), load_source)
+        return text_rows.load_text(cfg, **options)
+    return mixture.load_sources(cfg, load_tokenizer(cfg), functools.partial(text_rows.load_text, **options))
 
 
-_DOCUMENTS = CorpusKind(_check_documents, text_rows.load_dataset, text_rows.build_dataset_info)
+_DOCUMENTS = CorpusKind(_check_documents, text_rows.load_text, text_rows.build_dataset_info)
 CORPUS_KINDS = {  # config.data.corpus -> its kind
-    "text": CorpusKind(lambda cfg: None, _load_text, text_rows.build_dataset_info),
+    "text": CorpusKind(lambda cfg: None, _load_text_or_sources, text_rows.build_dataset_info),
     "tfds": _DOCUMENTS,
     "docstrings": _DOCUMENTS,
     "language": _DOCUMENTS._replace(check=_check_language),
     "parallel": CorpusKind(
-        _check_parallel, parallel_text.load_dataset, parallel_text.build_dataset_info, parallel_text.read_examples
+        _check_parallel, parallel_text.load_pairs, parallel_text.build_dataset_info, parallel_text.read_examples
     ),
-    "task": CorpusKind(tasks.check, labelled.load_dataset, labelled.build_dataset_info, labelled.read_examples),
+    "task": CorpusKind(tasks.check, labelled.load_task, labelled.build_dataset_info, labelled.read_examples),
 }
 
 
@@ -143,7 +142,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
     """
     if verify:
         forget_digests(cfg.data.cache_dir)
-    return CORPUS_KINDS[cfg.data.corpus].load_dataset(cfg, processes=processes, verify=verify)
+    return CORPUS_KINDS[cfg.data.corpus].load(cfg, processes=processes, verify=verify)
 
 
 def list_segments(cfg: config.Config, packed: PackedDataset, **options: Any) -> list[mixture.Segment]:

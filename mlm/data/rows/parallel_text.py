@@ -34,7 +34,7 @@ class EncodedPair(NamedTuple):
     is_truncated: bool  # whether it was too long
 
 
-def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False) -> PackedDataset:
+def load_pairs(cfg: config.Config, *, processes: int = 1, verify: bool = False) -> PackedDataset:
     """The examples of all splits; the manifest has for each the numbers of pairs, truncated ones and source tokens.
 
     Raises ConfigError as parallel_text.open_pairs does.
@@ -52,7 +52,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
     specs, vocab_size = columns.make_text_columns(tokenizer.vocab_size), tokenizer.vocab_size
     specs |= {f"source_{name}": spec._replace(dims="NxS") for name, spec in specs.items()}
     layout = columns.Layout(specs, tuple(pair_source.splits), vocab_size, cfg.pack.seq_len, source_len)
-    packed = columns.load_dataset(
+    packed = columns.get_or_pack_dataset(
         cfg.data.cache_dir,
         tokenizer,
         columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len),

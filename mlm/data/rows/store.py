@@ -11,6 +11,7 @@ two that put at once never mix. While one makes, others wait (base/lease.py), an
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -51,7 +52,7 @@ def get_or_make_folder(
     files.check_folder("config.data.cache_dir", str(cache), writable=False, schemes=tuple(buckets.LIBRARIES))
     folder = files.local_folder(files.make_path(cache)) / name
     if get_storage(cache).is_remote:
-        make = _make_through_bucket(files.make_path(cache, name), inputs, make)
+        make = functools.partial(_fetch_or_make, files.make_path(cache, name), inputs, make)
     with contextlib.ExitStack() as stack:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,9 @@ def get_or_make_folder(
                 return folder, _read_manifest(folder, inputs, verify)
             except files.DamagedFile as damaged:
                 logging.warning("%s; making it again", damaged)
-            _remove_folder(folder)
+            # The name goes at once, then the files; those who have them mapped keep them.
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(folder.rename(tempfile.mkdtemp(prefix=f".{name}.part-", dir=folder.parent)))
         if is_locked:  # what a killed process left; without the lock it might be a live one's
             for leftover in folder.parent.glob(f".{name}.part-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -159,26 +162,16 @@ def _sync_to_disk(folder):
             os.fsync(file.fileno())
 
 
-def _remove_folder(folder):
-    """Takes the name away at once, then the files; those who have them mapped keep them."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder.rename(tempfile.mkdtemp(prefix=f".{folder.name}.part-", dir=folder.parent)))
-
-
-def _make_through_bucket(bucket_folder, inputs, make):
-    """`make` for a cache on a bucket, where the folder is `bucket_folder`."""
-
-    def fetch_or_make(folder):
-        manifest = _fetch_folder(bucket_folder, folder, inputs)
-        if manifest is None:
-            with BUCKET.lock(bucket_folder):
-                manifest = _fetch_folder(bucket_folder, folder, inputs)
-                if manifest is None:
-                    manifest = make(folder)
-                    _upload_folder(folder, bucket_folder, {"inputs": inputs, **manifest})
-        return manifest
-
-    return fetch_or_make
+def _fetch_or_make(bucket_folder, inputs, make, folder):
+    """`make` of a folder for a cache on a bucket, where it is `bucket_folder`."""
+    manifest = _fetch_folder(bucket_folder, folder, inputs)
+    if manifest is None:
+        with BUCKET.lock(bucket_folder):
+            manifest = _fetch_folder(bucket_folder, folder, inputs)
+            if manifest is None:
+                manifest = make(folder)
+                _upload_folder(folder, bucket_folder, {"inputs": inputs, **manifest})
+    return manifest
 
 
 def _fetch_folder(bucket_folder, folder, inputs) -> dict[str, Any] | None:

@@ -84,15 +84,11 @@ class Packer(NamedTuple):
         joined = store.make_name("rows", self.inputs, columns.LAYOUT)
         if files.make_path(self.data.cache_dir, joined, store.MANIFEST).exists():
             return []
-        paths = [files.make_path(self.data.cache_dir, name, store.MANIFEST) for name in self._name_shards()]
+        paths = [files.make_path(self.data.cache_dir, name, store.MANIFEST) for name in self.name_shards()]
         return [number for number, path in enumerate(paths) if not path.exists()]
 
-    def remove_shards(self) -> None:
-        """Removes the shards from the cache."""
-        for name in self._name_shards():
-            store.remove_folder(self.data.cache_dir, name)
-
-    def _name_shards(self):
+    def name_shards(self) -> list[str]:
+        """The names of the shards in the cache."""
         inputs = (self.inputs | {"shard": number} for number in range(len(self.shards)))
         return [store.make_name("shard", one, columns.LAYOUT) for one in inputs]
 
@@ -161,7 +157,7 @@ def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple
     return Packer(data, pack, tokenizer.kind, tokenizer.model, inputs, layout, shard_mb), tokenizer
 
 
-def load_dataset(
+def load_text(
     cfg: config.Config, tokenizer: Tokenizer | None = None, *, processes: int = 1, verify: bool = False
 ) -> PackedDataset:
     """The examples of both splits; arguments as of pack.load_dataset. Raises ConfigError as `make_packer` does."""
@@ -179,7 +175,7 @@ def load_dataset(
         language, ids_V = grammar.build_grammar(cfg.data.language), np.arange(tokenizer.vocab_size)
         words_V = grammar.convert_ids_to_words(language, tokenizer.pieces, ids_V)
         more |= {"language": cfg.data.language, "language_words": words_V.astype(np.int32).tobytes()}
-    packed = columns.load_dataset(
+    packed = columns.get_or_pack_dataset(
         cfg.data.cache_dir,
         tokenizer,
         packer.inputs,
@@ -188,8 +184,8 @@ def load_dataset(
         lambda unigram_V, _: build_dataset_info(cfg, len(unigram_V), unigram_V)._replace(**more),
         verify=verify,
     )
-    if is_made:  # and they are joined
-        packer.remove_shards()
+    for name in packer.name_shards() if is_made else ():  # which are joined
+        store.remove_folder(cfg.data.cache_dir, name)
     _report_statistics(packed, cfg)
     return packed
 

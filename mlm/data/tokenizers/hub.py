@@ -76,7 +76,10 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
         knobs = {"do_lower_case": lower} | knobs
     where = str(folder / source[0])
     build_backend(where, made)
-    made = _merge_added_tokens(folder, _apply_class_steps(made, knobs, class_name), knobs)
+    model, steps = STEPS.get(class_name, (None, None))
+    if steps and made["model"].get("type", model) == model:
+        made = made | steps(made, knobs)
+    made = _merge_added_tokens(folder, made, knobs)
     number, size = get_entry_ids(made), config["vocab_size"] if type(config.get("vocab_size")) is int else 0
     if END_OF_TEXT in number and not any(knobs.get(key) for key in SPECIAL_TOKEN_KEYS[CLS:]):
         made, knobs = _add_special_tokens(made, number)
@@ -191,12 +194,6 @@ def _check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], name: str, 
     for key in SWITCHES if name in STEPS or source in MODEL_BY_FILE else ():
         is_switch = isinstance(knobs.get(key, True), bool)
         errors.require(is_switch, f"{paths[0]}: {key}", knobs.get(key), "true or false")
-
-
-def _apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], class_name: str) -> dict[str, Any]:
-    """tokenizer.json with the steps of its class, if that is known."""
-    model, steps = STEPS.get(class_name, (None, None))
-    return made | steps(made, knobs) if steps and made["model"].get("type", model) == model else made
 
 
 def _make_bert_steps(made, knobs):

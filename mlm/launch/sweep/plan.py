@@ -96,9 +96,9 @@ def find_vocab_size(cfg: config.Config) -> int:
 
 
 def list_shortfalls(configs: Iterable[config.Config]) -> list[str]:
-    """What `loop.describe_shortfall` says of the points whose masks are of words; packs their text."""
+    """What `loop.explain_low_masking_rate` says of the points whose masks are of words; packs their text."""
     word_configs = [cfg for cfg in configs if cfg.mask.unit != "token"]
-    return sorted({loop.describe_shortfall(cfg, pack.load_dataset(cfg)) for cfg in word_configs} - {""})
+    return sorted({loop.explain_low_masking_rate(cfg, pack.load_dataset(cfg)) for cfg in word_configs} - {""})
 
 
 def list_repetitions(configs: Iterable[config.Config]) -> list[str]:

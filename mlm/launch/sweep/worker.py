@@ -31,12 +31,12 @@ def run_worker(pipe: connection.Connection, points: Sequence[config.Config], cpu
         os.sched_setaffinity(0, cpus)  # XLA starts a thread for each core that it sees
     import jax
 
-    from mlm.evaluation import engine
+    from mlm.evaluation import evaluated_run
 
     with contextlib.suppress(EOFError, BrokenPipeError):  # the runner has closed its end
         try:
             for cfg in points:
-                engine.check(cfg)
+                evaluated_run.check(cfg)
         except errors.ConfigError as error:
             return pipe.send(("refused", str(error)))
         pipe.send(("ready", jax.default_backend()))
@@ -55,14 +55,14 @@ def train_points(points: Sequence[config.Config]) -> dict[str, str]:
     If they cannot be trained together, for lack of memory or because of one of them, each is trained on its own.
     """
     from mlm.data.rows import pack
-    from mlm.evaluation import engine, evaluation_tasks
+    from mlm.evaluation import evaluated_run, evaluation_tasks
     from mlm.training.run import hooks, vmapped_runs
 
     if len(points) > 1:
         try:
             outcomes = {
                 workdir: describe_error(outcome) if isinstance(outcome, hooks.DivergenceError) else ""
-                for workdir, outcome in vmapped_runs.train(points).items()
+                for workdir, outcome in vmapped_runs.train_vmapped(points).items()
             }
             for cfg in points:
                 if outcomes.get(cfg.workdir) == "":
@@ -75,7 +75,7 @@ def train_points(points: Sequence[config.Config]) -> dict[str, str]:
     outcomes = {}
     for cfg in points:
         try:
-            engine.train(cfg, pack.load_dataset(cfg))
+            evaluated_run.train_and_evaluate(cfg, pack.load_dataset(cfg))
             outcomes[cfg.workdir] = ""
         except errors.RunStopped:
             raise

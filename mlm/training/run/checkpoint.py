@@ -186,13 +186,13 @@ def check_milestones(cfg: config.Config) -> None:
     errors.require_field(cfg, "train.milestones", counts_words or not milestones.words, expected)
 
 
-def list_milestone_steps(cfg: config.Config, segments: Sequence[mixture.Segment]) -> list[int]:
+def list_milestone_steps(train: config.Train, segments: Sequence[mixture.Segment]) -> list[int]:
     """The steps, up to the run's end, after which it keeps its parameters, in order; segments: the run's phases."""
-    milestones, last = parse_milestones(cfg.train.milestones), cfg.train.steps
+    milestones, last = parse_milestones(train.milestones), train.steps
     steps = {*milestones.steps}
     steps |= {round(last ** (number / milestones.log_count)) for number in range(1, milestones.log_count + 1)}
     if milestones.words:
-        batches_N, sizes = batch_warmup.count_batches_read(cfg.train), [one.count_batch_words() for one in segments]
+        batches_N, sizes = batch_warmup.count_batches_read(train), [one.count_batch_words() for one in segments]
         if len(segments) > 1:  # in batches of the last phase
             lengths = [segment.phase.end_step - segment.phase.first_step for segment in segments]
             batches_N = np.cumsum(np.diff(batches_N, prepend=0) * np.repeat(np.divide(sizes, sizes[-1]), lengths))
@@ -230,12 +230,11 @@ class MilestoneCheckpoint(Checkpoint):
     """The hook that keeps the parameters at milestones, without the optimizer's state.
 
     It runs before `Checkpoint` and waits for the disk: a run that continues from a checkpoint has all before it.
+    arguments: those of `Checkpoint`.
     """
 
-    def __init__(
-        self, steps: Collection[int], cfg, data: dict, program: Program, checkpoints, get_run_totals: Callable
-    ):
-        super().__init__(cfg, data, program, checkpoints, get_run_totals)
+    def __init__(self, steps: Collection[int], *arguments: Any):
+        super().__init__(*arguments)
         self.steps = steps
 
     def is_due(self, step: int) -> bool:

@@ -15,9 +15,9 @@ RESERVED_FIELDS = (
 FROM_SCRATCH = "from_scratch"  # stands in a variant like NAME=VALUE: without the run's parameters
 
 
-def parse_variants(cfg: config.Config) -> tuple[str, ...]:
-    """The variants, in their order: what each sets besides the recipe, "" for nothing."""
-    return tuple(" ".join(variant.split()) for variant in cfg.downstream.variants.split(","))
+def parse_variants(variants: str) -> tuple[str, ...]:
+    """The variants of config.downstream.variants, in their order: what each sets besides the recipe, "" for nothing."""
+    return tuple(" ".join(variant.split()) for variant in variants.split(","))
 
 
 def parse_variant(variant: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def check(cfg: config.Config) -> None:
     task_names = text_files.split_names(settings.tasks)
     for name in task_names:
         errors.require_one_of(f"{field}.tasks", name, [*tasks.LANGUAGE_TASKS, *tasks.TASKS])
-    for name, values in (("tasks", task_names), ("variants", parse_variants(cfg))):
+    for name, values in (("tasks", task_names), ("variants", parse_variants(settings.variants))):
         errors.require(len({*values}) == len(values), f"{field}.{name}", getattr(settings, name), "each once")
     file_task = next((name for name in task_names if name not in tasks.LANGUAGE_TASKS), None)
     expected = f"the folder that holds a folder {file_task!r} with the task's files, since {field}.tasks has it"
@@ -55,5 +55,5 @@ def check(cfg: config.Config) -> None:
         values = getattr(settings, name)
         is_valid = len({*values}) == len(values) and (bool(values) or name == "learning_rates")
         errors.require(is_valid, f"{field}.{name}", values, "at least one value, each once")
-    for variant in parse_variants(cfg):
+    for variant in parse_variants(settings.variants):
         parse_variant(variant)

@@ -58,7 +58,7 @@ def list_trials(cfg: config.Config) -> list[Trial]:
         Trial(task, variant, rate, epochs, size, seed)
         for task, variant, size, epochs, rate, seed in itertools.product(
             text_files.split_names(cfg.downstream.tasks),
-            downstream.parse_variants(cfg),
+            downstream.parse_variants(settings.variants),
             settings.batch_sizes,
             settings.epochs,
             settings.learning_rates or get_learning_rates(cfg.model.width),

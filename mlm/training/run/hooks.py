@@ -69,8 +69,8 @@ class DivergenceError(Exception):
 class DivergenceCheck(Hook):
     """Raises DivergenceError, the same on every process, before the hooks that record a step or save its state."""
 
-    def __init__(self, cfg: config.Config, checkpoints):
-        self.optim, self.checkpoints = cfg.optim, checkpoints
+    def __init__(self, optim: config.Optim, checkpoints):
+        self.optim, self.checkpoints = optim, checkpoints
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Checks a step's metrics."""
@@ -169,13 +169,6 @@ def parse_profile(text: str) -> tuple[int, int]:
             f"config.train.profile = {text!r}: expected STEP:STEPS, such as 100:5, from step 2 on (the first compiles)"
         )
     return int(match[1]), int(match[2])
-
-
-def check_profile(cfg: config.Config) -> None:
-    """Raises ConfigError unless the steps to trace are steps of the run."""
-    if cfg.train.profile:
-        is_within = sum(parse_profile(cfg.train.profile)) - 1 <= cfg.train.steps
-        errors.require_field(cfg, "train.profile", is_within, f"steps up to config.train.steps = {cfg.train.steps}")
 
 
 class Profile(Hook):

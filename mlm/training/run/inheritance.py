@@ -41,7 +41,7 @@ def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[st
     """
     for changes in overrides:
         cfg = fields.override(cfg, changes)
-    from_teacher = _read_teacher_fields(cfg) if distillation.has_model(cfg) else {}
+    from_teacher = _read_teacher_fields(cfg) if distillation.has_model(cfg.distillation) else {}
     return from_teacher | _inherit_model(cfg)
 
 

@@ -186,7 +186,12 @@ def _check_model(cfg, source, model_params, own_params, tokenizer) -> str:
     source_shapes, shapes = (
         jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree) for tree in (model_params, own_params)
     )
-    differences = _describe_differences(cfg, source.cfg)
+    flat, there = fields.flatten(cfg), fields.flatten(source.cfg)
+    differences = ", ".join(
+        f"config.{name} is {there[name]!r} there and {value!r} here"
+        for name, value in flat.items()
+        if name.startswith("model.") and not name.endswith((".size", "kernels", "dropout")) and there[name] != value
+    )
     if source_shapes != shapes:
         reason = differences or "its vocabulary has another size, which needs init.new_vocabulary=true"
         raise errors.ConfigError(f"{field}: expected a run of the same model; {reason}")
@@ -205,22 +210,13 @@ def _check_model(cfg, source, model_params, own_params, tokenizer) -> str:
     return differences
 
 
-def _describe_differences(cfg: config.Config, source_cfg: config.Config) -> str:
-    flat, there = fields.flatten(cfg), fields.flatten(source_cfg)
-    return ", ".join(
-        f"config.{name} is {there[name]!r} there and {value!r} here"
-        for name, value in flat.items()
-        if name.startswith("model.") and not name.endswith((".size", "kernels", "dropout")) and there[name] != value
-    )
-
-
 def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> pretrained_folder.PretrainedModel | None:
     """The teacher of a run whose data have this tokenizer; None: the run has none, or one that is no model.
 
     Raises ConfigError if it is gone or another one, predicts no masked tokens, reads another vocabulary or shorter
     examples, has states of another width than config.distillation.hidden_weight needs, or lacks the relations.
     """
-    if not distillation.has_model(cfg):
+    if not distillation.has_model(cfg.distillation):
         return None
     path = cfg.distillation.teacher
     require = functools.partial(errors.require_field, cfg)

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -94,14 +94,10 @@ class Evaluate(Hook):
     """Evaluates every `train.eval_every` steps and after the last one, beside the references of the data."""
 
     def __init__(
-        self,
-        cfg: config.Config,
-        program: programs.Program,
-        packed: pack.PackedDataset,
-        log: Log,
-        check: DivergenceCheck,
+        self, cfg: config.Config, program: programs.Program, packed: pack.PackedDataset, log: Log, checkpoints
     ):
-        self.cfg, self.program, self.packed, self.log, self.divergence_check = cfg, program, packed, log, check
+        self.cfg, self.program, self.packed, self.log = cfg, program, packed, log
+        self.divergence_check = DivergenceCheck(cfg.optim, checkpoints)
         self.references = references.compute_references(cfg, program, packed)
         self.scores = (*program.objective.scores, *self.references.scores)
         self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
@@ -151,7 +147,7 @@ class TrainingRun:
         self.abstract_params = program.init_state.eval_shape(programs.make_train_hparams(cfg)).params
         self.log = Log(directory, cfg, program.objective, start_step, totals, segments)
         self.write_notes()
-        self.evaluate = Evaluate(cfg, program, packed, self.log, DivergenceCheck(cfg, self.checkpoints))
+        self.evaluate = Evaluate(cfg, program, packed, self.log, checkpoints)
         write = self.log.write_message
         # Evaluations and milestones precede the checkpoint, so that a run continued from that lacks none.
         self.hooks = [
@@ -191,7 +187,7 @@ class TrainingRun:
 
     def write_notes(self) -> None:
         """Says what a person may not expect: fewer masks, plain attention, matrices that each device holds whole."""
-        notes = [describe_shortfall(self.cfg, self.packed), models.explain_plain_attention(self.cfg)]
+        notes = [explain_low_masking_rate(self.cfg, self.packed), models.explain_plain_attention(self.cfg)]
         mode = self.cfg.parallel.mode
         if parallel.MODES[mode].shards_params:
             names = self.program.partitioner.list_whole_matrices(self.abstract_params)
@@ -205,7 +201,7 @@ class TrainingRun:
         cfg, program = self.cfg, self.program
         if not cfg.train.milestones:
             return []
-        steps = checkpoint.list_milestone_steps(cfg, self.segments)
+        steps = checkpoint.list_milestone_steps(cfg.train, self.segments)
         params = jax.tree.leaves(self.abstract_params)
         megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params) / 1e6
         places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
@@ -261,7 +257,7 @@ def describe_phase(segment: mixture.Segment, settings: config.Phases) -> str:
     return f"phase {phase.number + 1} of {len(settings.shares)}, to step {phase.end_step:,}: {', '.join(parts)}"
 
 
-def describe_shortfall(cfg: config.Config, packed: pack.PackedDataset) -> str:
+def explain_low_masking_rate(cfg: config.Config, packed: pack.PackedDataset) -> str:
     """What to say where masks of words have less than MIN_REALISED_RATE of the tokens asked for; else ""."""
     unit = masking_units.build_unit(programs.make_static_config(cfg), packed.dataset_info)
     if unit is None:
@@ -282,15 +278,27 @@ def describe_shortfall(cfg: config.Config, packed: pack.PackedDataset) -> str:
     )
 
 
+class Stepper(Protocol):
+    """The steps of runs: `SingleRun`, or `vmapped_runs.VmappedRuns` of several. Runs are numbered from 0."""
+
+    def make_step(self, batches: Mapping[int, types.Batch]) -> Callable[[int], Any]:
+        """Makes a step of the runs that have a batch; returns (number of a run) -> its metrics, which waits for it."""
+        ...
+
+    def get_state(self, m: int) -> Any:
+        """The state of a run, on the devices."""
+        ...
+
+
 class SingleRun:
-    """The steps of one run, number 0. `vmapped_runs.VmappedRuns` has several; the loop below serves both."""
+    """The steps of one run, number 0."""
 
     def __init__(self, run: TrainingRun, state: types.TrainState):
         self.run, self.segment, self.partitioner = run, None, run.program.partitioner
         self.state = self.partitioner.put_state(state)
 
-    def make_step(self, batches: Mapping[int, types.Batch]) -> Callable:
-        """Makes a step of the runs that have a batch; returns (number of a run) -> its metrics, which waits for it."""
+    def make_step(self, batches: Mapping[int, types.Batch]) -> Callable[[int], Any]:
+        """Makes a step with the batch of run 0."""
         if self.segment is not self.run.segment:
             self.segment = self.run.segment
             cfg, dataset_info = self.segment.phase.cfg, self.segment.packed.dataset_info
@@ -301,12 +309,12 @@ class SingleRun:
         self.state, metrics = self.partitioner.train_step(self.state, batch, self.hparams)
         return lambda m: self.partitioner.get_metrics(metrics)
 
-    def get_state(self, m: int):
-        """The state of a run, on the devices."""
+    def get_state(self, m: int) -> Any:
+        """The run's state."""
         return self.state
 
 
-def train_runs(runs: Sequence[TrainingRun], stepper: Any) -> dict[str, dict | DivergenceError]:
+def train_runs(runs: Sequence[TrainingRun], stepper: Stepper) -> dict[str, dict | DivergenceError]:
     """Trains runs of one length from where they stand to their end.
 
     Returns each run's result by its workdir, or its divergence, which stops no other run. A run that is ahead of the

@@ -167,9 +167,10 @@ def _check_resolved(cfg):
     downstream.check(cfg)
     errors.require_one_of("config.parallel.mode", cfg.parallel.mode, list(parallel.MODES))
     checkpoint.check_milestones(cfg)
-    hooks.check_profile(cfg)
+    is_within = not cfg.train.profile or sum(hooks.parse_profile(cfg.train.profile)) - 1 <= cfg.train.steps
+    errors.require_field(cfg, "train.profile", is_within, f"steps up to config.train.steps = {cfg.train.steps}")
     batch_warmup.check(cfg.train)
-    trackers.check(cfg)
+    trackers.check(cfg.train.trackers)
     is_divisor = cfg.train.batch_size % cfg.train.grad_accum_steps == 0
     expected = f"a divisor of config.train.batch_size = {cfg.train.batch_size}"
     errors.require_field(cfg, "train.grad_accum_steps", is_divisor, expected)

@@ -197,9 +197,9 @@ def is_usable(name: str) -> bool:
     return False
 
 
-def check(cfg: config.Config) -> None:
-    """Raises ConfigError for an unknown tracker; imports no tracker's package."""
-    for name in split_names(cfg.train.trackers):
+def check(names: str) -> None:
+    """Raises ConfigError for an unknown tracker among config.train.trackers; imports no tracker's package."""
+    for name in split_names(names):
         errors.require_one_of("config.train.trackers", name, TRACKERS)
 
 

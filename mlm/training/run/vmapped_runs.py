@@ -19,7 +19,7 @@ from mlm.training.run.hooks import DivergenceError
 from mlm.training.step import parallel, program
 
 
-def train(configs: Sequence[config.Config]) -> dict[str, dict | DivergenceError]:
+def train_vmapped(configs: Sequence[config.Config]) -> dict[str, dict | DivergenceError]:
     """Trains the runs of resolved configs that program.make_static_config makes equal, each to its end.
 
     Returns each run's result by its workdir, or its divergence, which stops no other run. A run is the same as when it

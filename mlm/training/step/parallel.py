@@ -230,11 +230,8 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
             return jax.device_put(x, sharding)
         return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index])
 
-    def make_restore_target(state: Any):
-        def make_target(x: types.Array, sharding: Any):
-            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-        return jax.tree.map(make_target, state, sharding.make_shardings(state, mesh))
+    def make_target(x: types.Array, sharding: Any):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     on_cpu = devices[0].platform == "cpu"  # there a checkpoint is written from the state's own memory
     return replicated._replace(
@@ -242,7 +239,7 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, se
         put_state=lambda state: jax.tree.map(put, state, sharding.make_shardings(state, mesh)),
         get_state=lambda state: jax.tree.map(lambda x: np.array(gather_to_host(x)), state),
         snapshot_state=lambda state: jax.tree.map(jnp.copy, state) if on_cpu else state,
-        make_restore_target=make_restore_target,
+        make_restore_target=lambda state: jax.tree.map(make_target, state, sharding.make_shardings(state, mesh)),
         train_step=jax.jit(step, donate_argnums=0),
         jit_per_example=jit_per_example,
         list_whole_matrices=functools.partial(sharding.list_whole_matrices, sharding.count_shards(mesh)),

@@ -117,7 +117,7 @@ def build_program(
 
 def clear_paths(cfg: types.StaticConfig) -> types.StaticConfig:
     """The config without the paths of tokenizer and teacher: compiled functions depend on their sizes alone."""
-    teacher = "" if distillation.has_model(cfg) else cfg.distillation.teacher
+    teacher = "" if distillation.has_model(cfg.distillation) else cfg.distillation.teacher
     return fields.override(cfg, {"tokenizer.path": "", "distillation.teacher": teacher})
 
 

@@ -122,7 +122,7 @@ def select_floors(cfg: config.Config, objective: types.Objective) -> dict[Score,
         for name, visibility in objectives.get_loss_visibilities(cfg).items()
         if visibility in FLOORS and name in scores
     }
-    if (window := get_bag_window(cfg)) == 0:
+    if (window := get_bag_window(cfg.model)) == 0:
         return found
     masked = FLOORS[types.Visibility.UNMASKED]
     bag = {"bag_floor": functools.partial(_compute_masked, infer=posterior.compute_bag_posterior, window=window)}
@@ -132,6 +132,6 @@ def select_floors(cfg: config.Config, objective: types.Objective) -> dict[Score,
     }
 
 
-def get_bag_window(cfg: config.Config) -> int:
+def get_bag_window(model: config.Model) -> int:
     """The window of a model that sees its neighbours without their order, if the floor for it is exact; else 0."""
-    return cfg.model.window if cfg.model.cell == "bag" and cfg.model.window <= posterior.BAG_SIZE else 0
+    return model.window if model.cell == "bag" and model.window <= posterior.BAG_SIZE else 0

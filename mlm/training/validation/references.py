@@ -55,7 +55,7 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
         cfg.eval.mask_unit != "token" and visibility in MASKED_VISIBILITIES
     )
     if predicts_words and not packed.tokenizer.starts_word_V.all():
-        names = {"unigram_nats": "unigram"} | name_ngrams(cfg)
+        names = {"unigram_nats": "unigram"} | name_ngrams(cfg.eval.ngram_order)
         parts.append(make_word_references(packed, compute_eval_mask(cfg, program_, packed), loss, names))
     has_bytes = cfg.data.corpus in TEXT_CORPORA and not packed.tokenizer.loses_space
     if has_bytes and visibility in BYTE_VISIBILITIES:
@@ -65,9 +65,9 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
     return merge_references(parts)
 
 
-def name_ngrams(cfg: config.Config) -> dict[str, str]:
-    """The n-gram models of orders 2 to config.eval.ngram_order, by the columns of their nats."""
-    return {f"ngram{order}_nats": f"Kneser-Ney, order {order}" for order in range(2, cfg.eval.ngram_order + 1)}
+def name_ngrams(max_order: int) -> dict[str, str]:
+    """The n-gram models of orders 2 to max_order, by the columns of their nats."""
+    return {f"ngram{order}_nats": f"Kneser-Ney, order {order}" for order in range(2, max_order + 1)}
 
 
 def make_ngram_references(cfg: config.Config, packed: pack.PackedDataset, loss: Score) -> ReferenceLosses:
@@ -77,7 +77,7 @@ def make_ngram_references(cfg: config.Config, packed: pack.PackedDataset, loss: 
     def make(folder: Path) -> dict[str, Any]:
         grams = ngram.count_ngrams(packed.train, packed.dataset_info.vocab_size, cfg.eval.ngram_order)
         columns: dict[str, Any] = {}
-        for order, column in enumerate(name_ngrams(cfg), 2):
+        for order, column in enumerate(name_ngrams(cfg.eval.ngram_order), 2):
             smooth = ngram.smooth_counts(grams, order)
             columns[column], columns["ngram_predictions"] = ngram.compute_nats(smooth, packed.validation, count)
         np.savez(folder / "nats.npz", **columns)
@@ -102,7 +102,7 @@ def make_ngram_scores(cfg: config.Config, loss: Score) -> tuple[Score, ...]:
     perplexity = Score("perplexity", "", loss.columns, "exp_mean", format=".2f")
     return tuple(
         make_reference(score, f"ngram{order}_{score.name}", f"{order}-gram {score.name}", (column,), reference)
-        for order, (column, reference) in enumerate(name_ngrams(cfg).items(), 2)
+        for order, (column, reference) in enumerate(name_ngrams(cfg.eval.ngram_order).items(), 2)
         for score in (loss, perplexity)
     )
 
@@ -138,7 +138,12 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
         return make_optimum_references(cfg, packed, program_.objective)
     if parallel_text.is_generated(cfg.data):
-        return make_floor_references(program_.objective.scores[0], {"floor": _compute_translation_floor(cfg, packed)})
+        count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
+        names = "ids", "segments", "source_ids", "source_segments"
+        columns = (np.asarray(packed.validation[name][:count]) for name in names)
+        pairs = translation.decode_pairs(packed.tokenizer.pieces, *columns)
+        floor = translation.compute_floor(cfg.data.language, pairs)  # some seconds per thousand examples
+        return make_floor_references(program_.objective.scores[0], {"floor": floor})
     specs = floors.select_floors(cfg, program_.objective)
     if not specs:
         return ReferenceLosses()
@@ -199,14 +204,6 @@ def make_optimum_references(
     )
 
 
-def _compute_translation_floor(cfg: config.Config, packed: pack.PackedDataset):
-    """The floor of generated translations: some seconds per thousand examples."""
-    count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
-    names = "ids", "segments", "source_ids", "source_segments"
-    columns = (np.asarray(packed.validation[name][:count]) for name in names)
-    return translation.compute_floor(cfg.data.language, translation.decode_pairs(packed.tokenizer.pieces, *columns))
-
-
 def merge_references(parts: Sequence[ReferenceLosses]) -> ReferenceLosses:
     """The reference losses with the scores and the columns of all parts."""
     return ReferenceLosses(
@@ -244,7 +241,7 @@ def _cache_floors(
         "format": FORMAT,
         "rows": packed.manifest["inputs"],
         "losses": objectives.get_loss_visibilities(cfg),
-        "windows": (recipe_constants.WINDOW_NEIGHBORS, floors.get_bag_window(cfg)),
+        "windows": (recipe_constants.WINDOW_NEIGHBORS, floors.get_bag_window(cfg.model)),
         "mask": hashlib.sha256(np.packbits(mask_NxL, axis=1).tobytes()).hexdigest(),
     }
     return store.get_or_make_folder(cfg.data.cache_dir, prefix, inputs, make)[0]

@@ -17,9 +17,11 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a resolved config that cannot be trained, or not be evaluated, here; compiles nothing."""
     loop.check(cfg)
     evaluation_tasks.list_due_cases(cfg)
+    for evaluation in evaluation_tasks.EVALUATIONS.values():
+        evaluation.check(cfg)
 
 
-def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
+def train_and_evaluate(cfg: config.Config, packed: pack.PackedDataset) -> dict:
     """Trains the model of a config that `check` has passed, or continues its run, and evaluates what the config names.
 
     Returns the run's result; raises as loop.train.
