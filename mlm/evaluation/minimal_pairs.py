@@ -75,7 +75,9 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
     errors.require(folder.is_dir(), "blimp", str(folder), "a folder of BLiMP's .jsonl files")
     is_name = not suite_name or suite_name == _make_suite_name(suite_name)
     errors.require(is_name, "--suite", suite_name, "a name of letters, digits, '.', '_' and '-'")
-    terms = _read_terms(folder / "paradigms.tsv")
+    table, select = folder / "paradigms.tsv", lambda names: examples.require_columns(TERM_COLUMNS, names, str(table))
+    rows = records.read_records(str(table), "tsv", select, quoted=False) if table.exists() else ()
+    terms = {row["UID"]: row["linguistics_term"] for _, row in rows}
     existing = {path.stem for path in folder.glob("*.jsonl")}
     available = sorted(existing & terms.keys() or terms or existing)
     errors.require(bool(available), "blimp", str(folder), "a folder of BLiMP's .jsonl files; this one has none")
@@ -95,12 +97,6 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
 
 def _make_suite_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
-
-
-def _read_terms(path) -> dict[str, str]:
-    select = lambda names: examples.require_columns(TERM_COLUMNS, names, str(path))
-    rows = records.read_records(str(path), "tsv", select, quoted=False) if path.exists() else ()
-    return {row["UID"]: row["linguistics_term"] for _, row in rows}
 
 
 def _read_paradigm(path, terms):

@@ -44,18 +44,13 @@ class Partitioner(NamedTuple):
 def check(cfg: config.Config) -> None:
     """Raises ConfigError unless the number of devices divides the batches, and that of slices the devices."""
     devices, steps = jax.device_count(), cfg.train.grad_accum_steps
-    check_slices(jax.devices(), cfg.parallel.num_slices)
+    reported, num_slices = count_slices(jax.devices()), cfg.parallel.num_slices
+    is_possible = num_slices in (0, reported) or (reported == 1 and devices % num_slices == 0)
+    expected = f"{reported}, as the devices say" if reported > 1 else f"a divisor of the {devices} devices"
+    errors.require_field(cfg, "parallel.num_slices", is_possible, expected)
     expected = f"a multiple of {devices * steps} ({devices} devices x config.train.grad_accum_steps = {steps})"
     errors.require_field(cfg, "train.batch_size", cfg.train.batch_size % (devices * steps) == 0, expected)
     check_evaluation(cfg)
-
-
-def check_slices(devices: Sequence[Any], num_slices: int) -> None:
-    """Raises ConfigError unless the devices are so many slices, or can be taken as so many."""
-    reported = count_slices(devices)
-    is_possible = num_slices in (0, reported) or (reported == 1 and len(devices) % num_slices == 0)
-    expected = f"{reported}, as the devices say" if reported > 1 else f"a divisor of the {len(devices)} devices"
-    errors.require(is_possible, "config.parallel.num_slices", num_slices, expected)
 
 
 def check_evaluation(cfg: config.Config) -> None:
