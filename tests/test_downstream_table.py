@@ -138,6 +138,9 @@ def test_a_column_has_the_mean_over_fine_tuning_seeds_and_the_interval_over_pret
     rows = {row["model"]: row for row in made}
     assert rows["Bayes optimum"]["loss"] == 2.0 and rows["Bayes optimum"]["task_topic"] == 92.0
     assert rows["majority class"] == {"model": "majority class", "task_topic": 12.5}
+    others_examples = {"evaluation": results[2]["evaluation"] | {"predictions": 7}}
+    several, _ = summary.build_table([*results[:2], results[2] | others_examples], OWN, about)
+    assert [row[summary.EVALUATION_SET] for row in several if row["model"] == "majority class"] == ["A, B"]
     said = table.to_markdown(made, columns)
     assert "dev, mean of 2 fine-tuning seeds, the best of 2 trials (learning rate x epochs x batch size); f" in said
     assert "1 of 6: one-seed2-012302 s1." in said

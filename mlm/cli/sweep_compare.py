@@ -70,7 +70,7 @@ def compare_points(sweep) -> None:
     if search in by_stem:  # in place of another scale's
         names = [search if name.startswith("search-") else name for name in names]
     assert tables.headline is not None  # a sweep without results ended above
-    selected = [by_stem[name] for name in names if name in by_stem]
+    selected = [by_stem[name] for name in names if name in by_stem and by_stem[name].rows]
     shown = reproduction.render_tables(tables.headline, tables.columns, selected, tables.experiment_tables)
     if args.evaluate is None:
         evaluate = reproduction.read_figures(path).evaluate if path.exists() else ""
