@@ -156,7 +156,7 @@ def test_what_is_packed_depends_on_no_order_and_no_kill(tmp_path, caplog):
         for number in numbers[: len(numbers) // 2]:
             packer.make_shards([number], 1)
         half = numbers[len(numbers) // 2]  # of which a kill left a part
-        name = packer._name_shards()[half]
+        name = packer.name_shards()[half]
         (tmp_path / f"{mode}-again" / f".{name}.part-x").mkdir()
         (tmp_path / f"{mode}-again" / f".{name}.part-x" / "train.ids.bin").write_bytes(b"half")
         assert packer.list_missing_shards() == sorted(numbers[len(numbers) // 2 :])
