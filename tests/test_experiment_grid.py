@@ -19,11 +19,17 @@ def test_the_example_holds():
     assert doctest.testmod(grid) == (0, 2)
 
 
-def test_product_and_chain():
+def test_product_zip_and_chain():
     assert grid.cross_points(WIDTHS, SEEDS) == [
         {"model.width": width, "seed": seed, "name": f"w{width}"} for width in (8, 16) for seed in (0, 1)
     ]
+    assert grid.zip_points(WIDTHS, SEEDS) == [
+        {"model.width": 8, "seed": 0, "name": "w8"},
+        {"model.width": 16, "seed": 1, "name": "w16"},
+    ]
     assert grid.chain_points(WIDTHS, SEEDS) == WIDTHS + SEEDS
+    with pytest.raises(ValueError):
+        grid.zip_points(WIDTHS, SEEDS[:1])
 
 
 def test_a_point_wins_over_the_shared_fields():

@@ -11,20 +11,20 @@ from experiments import architectures, modern_bert, objectives, optimizers, scal
 from mlm.base import config, errors, fields
 from mlm.cli import sweep as command
 from mlm.experiment import search_space, searches
-from mlm.experiment.search_space import Choice, LogUniform
+from mlm.experiment.search_space import Choice, LogUniform, Uniform
 from mlm.launch.sweep import search, sweep_points, sweep_state, table_rehearsal
 from mlm.report import expected_best
 from mlm.report.pages import sweep as page
 
 SPACE = {
     "optim.learning_rate": LogUniform(1e-3, 1e-1),
-    "optim.warmup_fraction": LogUniform(0.01, 0.5),
+    "optim.warmup_fraction": Uniform(0.0, 0.5),
     "train.batch_size": Choice((8, 16)),
 }
 PLAN = search.SearchPlan(8, (0.25, 0.5, 1.0), 0)
 EXPERIMENT = """from mlm.experiment.recipes import QUICK
 from mlm.experiment import searches
-from mlm.experiment.search_space import Choice, LogUniform
+from mlm.experiment.search_space import Choice, LogUniform, Uniform
 from mlm.report import summary
 from mlm.report.table import Column
 
@@ -69,7 +69,7 @@ def load_rows(path, overrides=(), text=EXPERIMENT):
 
 
 def test_all_rows_get_the_same_draws_and_a_longer_search_begins_with_the_shorter():
-    spaces = {"a": SPACE, "b": SPACE | {"optim.b2": LogUniform(0.9, 0.999)}}
+    spaces = {"a": SPACE, "b": SPACE | {"optim.b2": Uniform(0.9, 0.999)}}
     trials = search_space.draw_trials(spaces, 8, seed=3)
     assert [{name: values[name] for name in SPACE} for values in trials["b"]] == trials["a"]
     assert search_space.draw_trials(spaces, 13, seed=3)["b"][:8] == trials["b"]
@@ -80,9 +80,10 @@ def test_all_rows_get_the_same_draws_and_a_longer_search_begins_with_the_shorter
 
 def test_draws_fill_their_ranges():
     rates = [one["optim.learning_rate"] for one in search_space.draw_trials({"a": SPACE}, 256, seed=0)["a"]]
+    warmups = [one["optim.warmup_fraction"] for one in search_space.draw_trials({"a": SPACE}, 256, seed=0)["a"]]
     assert stats.kstest(np.log10(rates), stats.uniform(-3, 2).cdf).statistic < 0.02
-    for value in (0.002, 0.05):
-        kind = LogUniform(1e-3, 1e-1)
+    assert stats.kstest(warmups, stats.uniform(0, 0.5).cdf).statistic < 0.02
+    for kind, value in itertools.product((LogUniform(1e-3, 1e-1), Uniform(0.001, 0.1)), (0.002, 0.05)):
         assert kind.pick(kind.find_share(value)) == pytest.approx(value, rel=1e-3)
     chosen = {"optim.learning_rate": 0.09, "optim.warmup_fraction": 0.25, "train.batch_size": 8}
     assert search_space.find_edges(SPACE, chosen) == ["optim.learning_rate"]
@@ -208,8 +209,8 @@ def test_the_expected_best_of_k_is_that_of_draws_with_replacement():
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ("{'optim.learning_rte': LogUniform(0.1, 0.2)}", "did you mean config.optim.learning_rate?"),
-        ("{'optim.b2': LogUniform(0.99, 0.9)}", "expected low < high"),
+        ("{'optim.learning_rte': Uniform(0.1, 0.2)}", "did you mean config.optim.learning_rate?"),
+        ("{'optim.b2': Uniform(0.99, 0.9)}", "expected low < high"),
         ("{'train.batch_size': Choice((8, 'b'))}", "expected a tuple of int"),
         ("{'model.window': Choice((1, 2))}", "search_space = 'model.window': expected fields that some row reads"),
     ],

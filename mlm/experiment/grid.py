@@ -31,6 +31,11 @@ def cross_points(*groups: Points) -> Points:
     return [merge_points(combination) for combination in itertools.product(*groups)]
 
 
+def zip_points(*groups: Points) -> Points:
+    """Combines the first points of all groups, then the second ones, and so on; groups have equal lengths."""
+    return [merge_points(combination) for combination in zip(*groups, strict=True)]
+
+
 def chain_points(*groups: Points) -> Points:
     """The points of all groups, one group after the other."""
     return list(itertools.chain(*groups))

@@ -33,6 +33,24 @@ class LogUniform(NamedTuple):
         return f"log-uniform, {self.low:g} to {self.high:g}"
 
 
+class Uniform(NamedTuple):
+    """Numbers between two bounds."""
+
+    low: float
+    high: float
+
+    def pick(self, share: float) -> float:
+        """The value below which a `share` of the range lies."""
+        return round_value(self.low + (self.high - self.low) * share)
+
+    def find_share(self, value: float) -> float:
+        """The share of the range that lies below a value: the inverse of `pick`."""
+        return (value - self.low) / (self.high - self.low)
+
+    def __str__(self):
+        return f"uniform, {self.low:g} to {self.high:g}"
+
+
 class Choice(NamedTuple):
     """One of several values. Each value of a compiled field is a program of its own; trials of one value share it."""
 
@@ -46,7 +64,7 @@ class Choice(NamedTuple):
         return f"one of {', '.join(map(str, self.values))}"
 
 
-Range = LogUniform | Choice
+Range = LogUniform | Uniform | Choice
 Space = Mapping[str, Range]
 
 
@@ -56,7 +74,7 @@ def check_space(space: Any, where: str) -> None:
     for field, values in space.items():
         fields.check_name(field)
         name = f"{where}[{field!r}]"
-        errors.require(isinstance(values, Range), name, values, "LogUniform(low, high) or Choice")
+        errors.require(isinstance(values, Range), name, values, "LogUniform(low, high), Uniform(low, high) or Choice")
         errors.require(field not in RESERVED, name, values, "another field: a trial has its own")
         kind = type(fields.DEFAULT[field])
         if isinstance(values, Choice):
@@ -66,8 +84,9 @@ def check_space(space: Any, where: str) -> None:
         else:
             errors.require(kind is float, name, values, f"Choice, since the field is of type {kind.__name__}")
             is_number = all(type(bound) in (int, float) and abs(bound) <= fields.FLOAT32_MAX for bound in values)
-            is_ordered = is_number and 0 < values.low < values.high
-            errors.require(is_ordered, name, values, "low < high, above 0, finite numbers")
+            is_ordered = is_number and values.low < values.high and (isinstance(values, Uniform) or values.low > 0)
+            positive = "" if isinstance(values, Uniform) else ", above 0"
+            errors.require(is_ordered, name, values, f"low < high{positive}, finite numbers")
 
 
 def draw_trials(spaces: Mapping[str, Space], num_trials: int, seed: int) -> dict[str, list[dict[str, Any]]]:
