@@ -254,9 +254,9 @@ def test_every_function_and_value_of_an_experiment_is_checked(folder, name):
 
 
 @pytest.mark.parametrize("bounds", [("a", "b"), (False, True), (None, 1.0), (0.1, float("inf")), (float("nan"), 1.0)])
-def test_a_range_has_two_numbers(bounds):
-    space = {"optim.b2": search_space.LogUniform(*bounds)}
-    assert_refused(["low < high", "finite numbers"], search_space.check_space, space, "space")
+@pytest.mark.parametrize("kind", [search_space.Uniform, search_space.LogUniform])
+def test_a_range_has_two_numbers(kind, bounds):
+    assert_refused(["low < high", "finite numbers"], search_space.check_space, {"optim.b2": kind(*bounds)}, "space")
 
 
 @pytest.mark.parametrize(
