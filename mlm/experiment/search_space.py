@@ -23,7 +23,7 @@ class LogUniform(NamedTuple):
 
     def pick(self, share: float) -> float:
         """The value below which a `share` of the range lies."""
-        return float(f"{self.low * (self.high / self.low) ** share:.{SIGNIFICANT_DIGITS}g}")
+        return round_value(self.low * (self.high / self.low) ** share)
 
     def find_share(self, value: float) -> float:
         """The share of the range that lies below a value: the inverse of `pick`."""
@@ -66,6 +66,11 @@ class Choice(NamedTuple):
 
 Range = LogUniform | Uniform | Choice
 Space = Mapping[str, Range]
+
+
+def round_value(value: float) -> float:
+    """The number with the digits that a file of chosen values shows."""
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def check_space(space: Any, where: str) -> None:
