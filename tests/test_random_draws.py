@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from small import FAMILY_CELLS, ONE_EACH, VOCAB, mark_further, small_config
 
+from mlm.base import fields
 from mlm.base.fields import RNG_VERSIONS, get_rng_versions
 from mlm.data.language import grammar, probes
 from mlm.data.rows import loader
@@ -108,6 +109,16 @@ def items():
 )
 def test_draws_of_whole_numbers(name, version, draw, drawn):
     assert (get_rng_versions("replaced_token_detection")[name], draw()) == (version, drawn)
+
+
+def test_the_draws_of_one_objective_name_its_runs_alone(monkeypatch):
+    own, other = (small_config(objective=name) for name in ("replaced_token_detection", "mlm"))
+    prints, saved = [fields.fingerprint(cfg) for cfg in (own, other)], fields.build_identity(own, {})
+    older = saved | {"rng_versions": RNG_VERSIONS}
+    monkeypatch.setitem(fields.REPLACEMENTS, "replacements", 3)
+    assert fields.fingerprint(own) != prints[0] and fields.fingerprint(other) == prints[1]
+    found = [fields.describe_rng_change(one) for one in (saved, older, fields.build_identity(other, {}))]
+    assert found == ["replacements 2, now 3", "replacements 1, now 3", ""]
 
 
 SUMS = {

@@ -75,8 +75,12 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
     errors.require(folder.is_dir(), "blimp", str(folder), "a folder of BLiMP's .jsonl files")
     is_name = not suite_name or suite_name == _make_suite_name(suite_name)
     errors.require(is_name, "--suite", suite_name, "a name of letters, digits, '.', '_' and '-'")
-    table, select = folder / "paradigms.tsv", lambda names: examples.require_columns(TERM_COLUMNS, names, str(table))
-    rows = records.read_records(str(table), "tsv", select, quoted=False) if table.exists() else ()
+    table = folder / "paradigms.tsv"
+
+    def select_columns(names):
+        return examples.require_columns(TERM_COLUMNS, names, str(table))
+
+    rows = records.read_records(str(table), "tsv", select_columns, quoted=False) if table.exists() else ()
     terms = {row["UID"]: row["linguistics_term"] for _, row in rows}
     existing = {path.stem for path in folder.glob("*.jsonl")}
     available = sorted(existing & terms.keys() or terms or existing)

@@ -4,8 +4,9 @@ import difflib
 import math
 from collections.abc import Callable, Sequence
 
-from mlm.base import groups, phases, warnings_
+from mlm.base import phases, warnings_
 from mlm.base.estimates import FRACTION, UNBOUNDED, EvaluationMetric, Score, estimate_mean, read_scores
+from mlm.base.groups import group_values
 from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.report import evaluation_scores, run_columns, series
 from mlm.report.table import Column, score_column
@@ -49,8 +50,8 @@ def build_table(
     primary = series.select_primary_score(results)
     sets = series.group_by_examples(results)
     evaluations = evaluation_scores.build_columns(results)
-    seeds_by_group = list(series.group_runs(results).values())
-    described = [describe_group(seeds) for seeds in seeds_by_group]
+    groups = list(series.group_runs(results).values())
+    described = [describe_group(seeds) for seeds in groups]
     own_columns = (*leading_columns, *trailing_columns)
     rows = [
         run_columns.fill_cells(cells, seeds, own_columns)
@@ -58,13 +59,13 @@ def build_table(
         | build_group_cells(seeds, primary)
         | evaluation_scores.build_cells(seeds, evaluations)
         | evaluation_set_cell(seeds, sets)
-        for cells, seeds in zip(described, seeds_by_group, strict=True)
+        for cells, seeds in zip(described, groups, strict=True)
     ]
     warn_of_missing_columns(own_columns, described, rows)
     has_own_rates = bool({column.name for column in own_columns} & {column.name for column in RATE_COLUMNS})
     if not has_own_rates:
-        rows = add_masking_rates(rows, seeds_by_group)
-    runs_by_reference = groups.group_values(
+        rows = add_masking_rates(rows, groups)
+    runs_by_reference = group_values(
         (tuple(row.items()), run)
         for evaluation_set in sets
         for row in build_reference_rows(evaluation_set.runs, leading_columns[0].name, primary, evaluations)
